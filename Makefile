@@ -1,0 +1,79 @@
+# Every target that runs something first makes sure .venv holds what requirements.lock pins.
+# `make` alone lists the targets.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+LOCK_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench torture lock clean FORCE
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
+
+demo: $(STAMP) ## Show what Segue does, in one short run
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## Run the tests on all cores (PYTEST_ARGS="-k lease" narrows them)
+	$(PYTEST) $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style, formatting and types; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## Format the code and apply the safe lint fixes
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Run the benchmarks (BENCH_ARGS are passed on)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# Tests read SEGUE_TORTURE and do many times more of the same; no single one may be cut short.
+torture: $(STAMP) ## Run the tests far longer and harder, without time limits
+	SEGUE_TORTURE=1 $(PYTEST) -o timeout=0 $(PYTEST_ARGS)
+
+# Needs the virtual environment but not the installed lock: the lock may be what is broken.
+lock: | $(BIN)/python ## Bring requirements.lock up to pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
+	$(PIP) install --upgrade uv
+	$(BIN)/uv pip compile --quiet --system-certs --universal --generate-hashes --no-header \
+		--all-extras --group dev --group bench $(LOCK_ARGS) pyproject.toml -o requirements.lock
+	@! grep -nE '://|--(extra-)?index-url|--find-links' requirements.lock \
+		|| { echo 'requirements.lock must name no host' >&2; exit 1; }
+
+clean: ## Remove everything the other targets made, .venv included
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp holds the directory it was made in. A copied checkout brings along a .venv that still
+# points at the old sources, and an interrupted install leaves half of one: both are made anew.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP) $(BIN)/python: FORCE
+endif
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'Segue needs Python 3.11 or newer: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo 'This Python cannot make virtual environments. On Debian or Ubuntu:' \
+			'apt install python3-venv' >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+# uv is about twice as fast as pip; wherever it cannot run, pip does the same work.
+# setuptools comes with the lock, so building the package itself downloads nothing more.
+$(STAMP): pyproject.toml requirements.lock | $(BIN)/python
+	@echo 'Installing requirements.lock into $(VENV)'
+	@{ $(PIP) install uv && $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python \
+			--require-hashes -r requirements.lock; } \
+		|| { echo 'uv did not manage; installing with pip'; \
+			$(PIP) install --require-hashes -r requirements.lock; }
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@printf '%s' '$(CURDIR)' > $@

@@ -1,0 +1,164 @@
+"""Every error Segue raises, in one tree.
+
+    SegueError
+    ├── InvalidArgument (also ValueError)   the caller's mistake; nothing was written
+    │   ├── InvalidName                     a name that is no plain file name
+    │   ├── RecordTooLarge                  one record can never fit in a segment
+    │   └── BatchTooLarge                   the records of one append never fit in a segment
+    ├── LogClosed                           the handle was closed
+    ├── LogReadOnly                         the handle was opened to read
+    ├── LogLocked                           another owner holds the log
+    ├── LogNotFound                         there is no log at that path
+    ├── UnsupportedFileSystem               locks or mapped files cannot be trusted there
+    ├── UnsupportedFormat                   written by a newer Segue
+    ├── OffsetOutOfRange (also LookupError) no such record; names earliest and latest
+    │   ├── OffsetTrimmed                   retention has removed it
+    │   └── OffsetNotWritten                nobody has appended it yet
+    ├── RecordRemoved (also LookupError)    repaired or compacted away; the offset stays taken
+    ├── Damage                              bytes on disk are not what was written
+    │   ├── CorruptRecord                   a batch fails its checksum
+    │   ├── CorruptSegment                  a segment's header fails, or its file is missing
+    │   └── CorruptPosition                 a reader's saved position fails its checksum
+    └── StorageError                        the operating system refused
+        ├── StorageFull                     no space: nothing was written, try again later
+        └── StorageFailed                   a write or sync failed: reopen before writing on
+
+A class of its own exists only where a caller would act differently.
+"""
+
+from pathlib import Path
+
+
+class SegueError(Exception):
+    """Anything Segue raises on purpose."""
+
+
+class InvalidArgument(SegueError, ValueError):
+    """The call can never succeed as it stands; nothing was written."""
+
+
+class InvalidName(InvalidArgument):
+    """A name that could leave its directory, or that a file system would refuse."""
+
+
+class RecordTooLarge(InvalidArgument):
+    """One record is larger than any segment of this log could hold."""
+
+    def __init__(self, *, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"a record of {size_bytes} bytes does not fit: this log takes at most "
+            f"{size_bytes_max} bytes; open it with a larger segment_bytes"
+        )
+        self.size_bytes = size_bytes
+        self.size_bytes_max = size_bytes_max
+
+
+class BatchTooLarge(InvalidArgument):
+    """The records of one append call do not fit in one segment together."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; append it in several calls or open with larger segments")
+
+
+class LogClosed(SegueError):
+    """The log or reader was closed."""
+
+
+class LogReadOnly(SegueError):
+    """The log was opened with `read_only=True`."""
+
+
+class LogLocked(SegueError):
+    """Another owner holds the log, or holds it exclusively."""
+
+
+class LogNotFound(SegueError):
+    """There is no log at that path, and this call does not create one."""
+
+
+class UnsupportedFileSystem(SegueError):
+    """The directory is on a network file system, where locks and mapped files are not safe."""
+
+
+class UnsupportedFormat(SegueError):
+    """The segment was written by a newer version of Segue."""
+
+
+class OffsetOutOfRange(SegueError, LookupError):
+    """There is no record at `offset`; the log holds `earliest` up to, not including, `latest`."""
+
+    said = "is not in the log"
+
+    def __init__(self, *, offset: int, earliest: int, latest: int) -> None:
+        super().__init__(f"offset {offset} {self.said}: earliest is {earliest}, latest is {latest}")
+        self.offset = offset
+        self.earliest = earliest
+        self.latest = latest
+
+
+class OffsetTrimmed(OffsetOutOfRange):
+    """The record was there and has been removed by retention or trimming."""
+
+    said = "has been trimmed"
+
+
+class OffsetNotWritten(OffsetOutOfRange):
+    """Nobody has appended that record yet."""
+
+    said = "has not been written"
+
+
+class RecordRemoved(SegueError, LookupError):
+    """The record was set aside by a repair or removed by compaction; its offset stays taken."""
+
+    def __init__(self, *, offset: int) -> None:
+        super().__init__(f"the record at offset {offset} was removed")
+        self.offset = offset
+
+
+class Damage(SegueError):
+    """Bytes on disk are not what was written there."""
+
+
+class CorruptRecord(Damage):
+    """A batch fails its checksum: offsets `first_offset` to `last_offset` cannot be read."""
+
+    def __init__(self, *, path: Path, first_offset: int, last_offset: int, position: int) -> None:
+        super().__init__(
+            f"damaged batch in {path} at byte {position}: offsets {first_offset} to "
+            f"{last_offset}; 'segue repair' sets it aside, on_damage=\"skip\" reads past it"
+        )
+        self.path = path
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.position = position
+
+
+class CorruptSegment(Damage):
+    """A segment cannot be read at all."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; 'segue repair' sets it aside")
+        self.path = path
+        self.reason = reason
+
+
+class CorruptPosition(Damage):
+    """The saved position of a reader fails its checksum; open it with an explicit start."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; open the reader with an explicit start")
+        self.path = path
+        self.reason = reason
+
+
+class StorageError(SegueError):
+    """The operating system refused a read or a write; its error is the cause."""
+
+
+class StorageFull(StorageError):
+    """There was no space for the record; nothing was written and the log stays usable."""
+
+
+class StorageFailed(StorageError):
+    """A write or sync failed, so nobody can say what is on disk: reopen the log to go on."""

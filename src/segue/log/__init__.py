@@ -1,0 +1,21 @@
+"""The durable segmented log: bytes at offsets in a directory. Knows nothing of what they mean."""
+
+from segue.log.audit import DamagedRange, SegmentAudit
+from segue.log.layout import Offset, SegmentId
+from segue.log.log import Log, SegmentInfo
+from segue.log.reader import Reader, Start
+from segue.log.record import Record
+from segue.log.repair import RepairReport
+
+__all__ = [
+    "DamagedRange",
+    "Log",
+    "Offset",
+    "Reader",
+    "Record",
+    "RepairReport",
+    "SegmentAudit",
+    "SegmentId",
+    "SegmentInfo",
+    "Start",
+]

@@ -1,0 +1,431 @@
+"""The writing half of a log: one lock order, one place where records become durable and visible.
+
+Threads serialise on `_mutex`, processes on the log's file lock, which is taken under it: a file
+lock belongs to the opening, not to a thread. `_sync_lock` lets one thread sync for all that wait
+(group commit) while others append; it is taken after `_mutex` or alone, never before it.
+
+With sync "always" a record is first synced and then published, so nobody reads what a power cut
+could take back. In the other modes it is published at once.
+"""
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from segue.errors import (
+    BatchTooLarge,
+    InvalidArgument,
+    LogClosed,
+    LogLocked,
+    RecordTooLarge,
+    SegueError,
+    StorageFailed,
+)
+from segue.log.catalog import Catalog
+from segue.log.disk import Disk, storage_errors, storage_failures
+from segue.log.flusher import Flusher
+from segue.log.hint import HintFile, read_hint
+from segue.log.layout import Offset, SegmentHeader, SegmentId
+from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN, Live
+from segue.log.options import LogOptions, Sync
+from segue.log.recovery import Evidence, Recovery
+from segue.log.tail import Tail, adopt_segment, create_segment
+from segue.log.wake import wake_all
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILENAME: Final = "lock"
+_NEVER_US: Final = 1 << 62
+
+Payload = bytes | bytearray | memoryview
+
+
+class Appender:
+    """Appends for all threads of one process."""
+
+    def __init__(self, directory: Path, options: LogOptions) -> None:
+        """Take the locks, recover if nobody else has the log open, and be ready to append."""
+        self._directory = directory
+        self._options = options
+        self._disk: Disk = options.disk
+        self._clock = options.clock
+        self._shared = not options.exclusive
+        self._always = options.sync is Sync.ALWAYS
+        self._durable = options.sync is not Sync.OS
+        self._mapped = not self._always and self._disk.may_store_mapped(directory)
+        self._mutex = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._stopped: SegueError | None = None
+        self._lock_fd = -1
+        self._roll_at_us = _NEVER_US
+        self._synced = Offset(0)
+        self._flusher: Flusher | None = None
+        with storage_errors(f"opening {directory}"):
+            self._open()
+        if options.sync is Sync.INTERVAL:
+            self._flusher = Flusher(self.sync_in_background, options.sync_interval_ms / 1000)
+
+    # Opening and closing ---------------------------------------------------------------------
+
+    def _open(self) -> None:
+        disk = self._disk
+        timeout_seconds = self._options.lock_timeout_us / 1_000_000
+        self._lock_fd = disk.open_to_write(self._directory / LOCK_FILENAME, create=True)
+        try:
+            if not disk.try_lock(self._lock_fd, timeout_seconds=timeout_seconds):
+                raise LogLocked(f"{self._directory} is held by another owner")
+            self.live = Live(self._directory, disk, read_only=False)
+            self._words = self.live.words
+            try:
+                self._join_or_recover()
+            except BaseException:
+                self.live.close()
+                raise
+            if self._shared:
+                disk.unlock(self._lock_fd)
+        except BaseException:
+            disk.close(self._lock_fd)
+            raise
+        self._pid = os.getpid()
+
+    def _join_or_recover(self) -> None:
+        """Every process that writes holds the live page's lock; who gets it alone recovers."""
+        disk, live = self._disk, self.live
+        alone = disk.try_lock(live.fd)
+        if not alone and not self._shared:
+            raise LogLocked(f"{self._directory} is open in another process")
+        if alone:
+            self._hint = HintFile(self._directory, disk)
+            self._recover()
+        else:
+            if not disk.try_lock(live.fd, shared=True) or not live.is_current():
+                raise LogLocked(f"{self._directory} is held by another owner")
+            if live.words[FAILED]:
+                raise StorageFailed("a write failed: every process must close the log first")
+            self._hint = HintFile(self._directory, disk)
+            self._tail = self._open_tail(SegmentId(live.words[SEGMENT]))
+            self._tail.load(live.words[WRITTEN] - self._tail.first_offset)
+        if self._shared and alone:
+            disk.lock(live.fd, shared=True)
+        self._synced = Offset(live.words[PUBLISHED])
+
+    def _recover(self) -> None:
+        disk, live = self._disk, self.live
+        catalog = Catalog(self._directory, disk)
+        evidence = Evidence(
+            hint=read_hint(self._directory, disk),
+            published=Offset(live.words[PUBLISHED]) if live.is_current() else None,
+        )
+        recovery = Recovery(self._directory, catalog, disk, evidence, sync=self._durable)
+        tip = recovery.run()
+        end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
+        if recovery.lost_a_segment and evidence.published is not None:
+            end = max(end, evidence.published)
+        header = None if tip is None else tip.header
+        if tip is None or tip.sealed or recovery.lost_a_segment:
+            known = recovery.highest_id
+            if evidence.hint is not None and tip is None:
+                known = max(known, evidence.hint.segment)
+            header = self._new_header(SegmentId(known + 1), end, header)
+            path = create_segment(self._directory, header, disk, sync=self._durable)
+            adopt_segment(path, disk, sync=self._durable)
+            catalog.ids.append(header.id)
+        assert header is not None
+        first = catalog.ids[0] if catalog.ids else header.id
+        live.start(first=first, segment=header.id, next_offset=end)
+        self._tail = self._open_tail(header.id)
+        self._tail.load(end - header.first_offset)
+        if self._durable:
+            disk.sync_data(self._tail.fd)
+            self._hint.write(header.id, self._tail.index)
+
+    def _open_tail(self, id_: SegmentId) -> Tail:
+        catalog = Catalog(self._directory, self._disk)
+        header, _ = catalog.read_page(id_)
+        return self._tail_of(catalog.path(id_), header)
+
+    def _tail_of(self, path: Path, header: SegmentHeader) -> Tail:
+        tail = Tail(
+            path,
+            header,
+            self.live,
+            self._disk,
+            mapped=self._mapped,
+            publish_at_once=not self._always,
+        )
+        age_us = self._options.segment_age_us
+        self._roll_at_us = _NEVER_US if age_us is None else header.created_us + age_us
+        self._limits = self._options.new_header(header.id, header.first_offset, header, nonce=0)
+        return tail
+
+    def _new_header(
+        self, id_: SegmentId, first_offset: Offset, previous: SegmentHeader | None
+    ) -> SegmentHeader:
+        return self._options.new_header(id_, first_offset, previous, nonce=secrets.randbits(64))
+
+    def close(self) -> None:
+        """Sync what is not, leave the hint and let go of every lock."""
+        if self._flusher is not None:
+            self._flusher.stop()
+        with self._mutex:
+            if isinstance(self._stopped, LogClosed):
+                return
+            failed, self._stopped = self._stopped, LogClosed(f"{self._directory} is closed")
+            try:
+                if failed is None:
+                    self._enter()
+                    with self._sync_lock:
+                        self._sync_tail()
+            finally:
+                self._hint.close()
+                self._tail.close()
+                self.live.close()
+                self._disk.close(self._lock_fd)
+
+    def abandon(self) -> None:
+        """In a forked child: drop what belongs to the parent, without unlocking it."""
+        self._stopped = LogClosed("opened before a fork: open the log again in the child")
+        self._mutex = threading.Lock()
+        os.close(self._lock_fd)
+        os.close(self.live.fd)
+
+    # Appending -----------------------------------------------------------------------------
+
+    def append(self, payload: Payload, attr: int) -> Offset:
+        """Append one record and return its offset."""
+        if type(payload) is not bytes:
+            payload = self._checked(payload)
+        with self._mutex:
+            if self._stopped is not None:
+                raise self._stopped
+            if self._shared:
+                self._disk.lock(self._lock_fd)
+                try:
+                    self._catch_up()
+                    offset = self._put(payload, attr)
+                finally:
+                    self._disk.unlock(self._lock_fd)
+            else:
+                offset = self._put(payload, attr)
+        if self._durable:
+            self._settle(Offset(offset + 1))
+        if self._words[WAITING]:
+            wake_all(self._directory, self.live, self._disk)
+        return offset
+
+    def _put(self, payload: bytes, attr: int) -> Offset:
+        now_us = self._clock()
+        tail = self._tail
+        if now_us >= self._roll_at_us and tail.index:
+            tail = self._roll()
+        try:
+            if not tail.put(payload, attr, now_us):
+                tail = self._make_room(1, len(payload))
+                tail.put(payload, attr, now_us)
+        except StorageFailed as error:
+            raise self._stop(error) from error.__cause__
+        return Offset(tail.first_offset + tail.index - 1)
+
+    def append_many(self, payloads: Iterable[Payload], attrs: Sequence[int] | None) -> Offset:
+        """Append one batch, all or nothing, and return the offset of its first record."""
+        batch, size_bytes = self._checked_batch(payloads)
+        if attrs is not None and len(attrs) != len(batch):
+            raise InvalidArgument(f"{len(attrs)} attrs for {len(batch)} payloads")
+        lengths = list(map(len, batch))
+        data = b"".join(batch)
+        assert len(data) == size_bytes
+        with self.locked():
+            tail = self._tail
+            if not batch:
+                return Offset(tail.first_offset + tail.index)
+            now_us = self._clock()
+            if now_us >= self._roll_at_us and tail.index:
+                tail = self._roll()
+            with self._stopping_on_failure():
+                if not tail.put_many(lengths, data, attrs, now_us):
+                    tail = self._make_room(len(batch), size_bytes)
+                    tail.put_many(lengths, data, attrs, now_us)
+            end = Offset(tail.first_offset + tail.index)
+        if self._durable:
+            self._settle(end)
+        if self._words[WAITING]:
+            wake_all(self._directory, self.live, self._disk)
+        return Offset(end - len(batch))
+
+    def _checked(self, payload: Payload) -> bytes:
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"a payload is bytes, not {type(payload).__name__}")
+        size_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        size_bytes_max = self._limits.payload_bytes_max
+        if size_bytes > size_bytes_max:
+            raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=size_bytes_max)
+        return bytes(payload)
+
+    def _checked_batch(self, payloads: Iterable[Payload]) -> tuple[list[bytes], int]:
+        limits = self._limits
+        taken = list(islice(payloads, limits.items_max + 1))
+        if len(taken) > limits.items_max:
+            raise BatchTooLarge(f"a batch has at most {limits.items_max} records here")
+        batch = [item if type(item) is bytes else self._checked(item) for item in taken]
+        size_bytes = sum(map(len, batch))
+        if size_bytes > limits.payload_bytes_max:
+            raise BatchTooLarge(
+                f"a batch of {size_bytes} bytes does not fit: at most "
+                f"{limits.payload_bytes_max} bytes here"
+            )
+        return batch, size_bytes
+
+    # Rolling -------------------------------------------------------------------------------
+
+    def _make_room(self, count: int, size_bytes: int) -> Tail:
+        """Start a segment that takes `count` records of `size_bytes` together, or refuse."""
+        limits = self._limits
+        if size_bytes > limits.payload_bytes_max:
+            raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=limits.payload_bytes_max)
+        assert count <= limits.items_max
+        return self._roll()
+
+    def roll(self) -> SegmentId:
+        """Seal the active segment, unless it is empty, and return the id of the one after."""
+        with self.locked():
+            if self._tail.index:
+                self._roll()
+            return self._tail.header.id
+
+    def _roll(self) -> Tail:
+        """Seal the active segment and go on in a new one.
+
+        The new file is written first: a full disk then has changed nothing. Sealing follows only
+        when all records are synced, the name last. Whatever fails in between stops the log.
+        """
+        old = self._tail
+        first_offset = Offset(old.first_offset + old.index)
+        header = self._new_header(SegmentId(old.header.id + 1), first_offset, old.header)
+        created = create_segment(self._directory, header, self._disk, sync=self._durable)
+        with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
+            if self._durable:
+                self._disk.sync_data(old.fd)
+            for position, piece in old.summary().writes():
+                self._disk.write_at(old.fd, piece, position)
+            if self._durable:
+                self._disk.sync_data(old.fd)
+            path = adopt_segment(created, self._disk, sync=self._durable)
+            self._tail = self._tail_of(path, header)
+            self.live.enter_segment(header.id)
+            self._words[PUBLISHED] = first_offset
+            self._synced = first_offset
+            if self._durable:
+                self._hint.write(header.id, 0)
+            old.close()
+        logger.info("roll path=%s first_offset=%d", path, first_offset)
+        return self._tail
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other writer, thread or process, from appending, rolling or deleting."""
+        with self._mutex:
+            if self._stopped is not None:
+                raise self._stopped
+            self._enter()
+            try:
+                yield
+            finally:
+                self._leave()
+
+    # Sharing with other processes ------------------------------------------------------------
+
+    def _enter(self) -> None:
+        if self._shared:
+            self._disk.lock(self._lock_fd)
+            self._catch_up()
+
+    def _leave(self) -> None:
+        if self._shared:
+            self._disk.unlock(self._lock_fd)
+
+    def _catch_up(self) -> None:
+        """Learn what other processes appended since we last held the lock."""
+        words = self._words
+        tail = self._tail
+        if words[FAILED]:
+            raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
+        if words[WRITTEN] == tail.first_offset + tail.index and words[SEGMENT] == tail.header.id:
+            return
+        if words[SEGMENT] != tail.header.id:
+            with self._sync_lock:
+                tail.close()
+                self._tail = tail = self._open_tail(SegmentId(words[SEGMENT]))
+        tail.load(words[WRITTEN] - tail.first_offset)
+
+    # Syncing -------------------------------------------------------------------------------
+
+    def _settle(self, end: Offset) -> None:
+        """Do for the records before `end` what the sync mode promises."""
+        if self._always:
+            self._commit(end)
+        elif self._flusher is not None:
+            self._flusher.wake()
+
+    def _commit(self, end: Offset) -> None:
+        """Return once every record before `end` is synced and published."""
+        if self._synced < end:
+            with self._sync_lock:
+                # Another thread may have synced for us while we waited.
+                if self._synced < end:
+                    if self._stopped is not None:
+                        raise self._stopped
+                    self._sync_tail()
+        if self._words[PUBLISHED] < end:
+            with self._mutex:
+                self._publish()
+
+    def _publish(self) -> None:
+        """Show every synced record to readers. Several processes may want to: highest wins."""
+        if self._shared:
+            self._disk.lock(self._lock_fd)
+        try:
+            self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
+        finally:
+            self._leave()
+
+    def _sync_tail(self) -> None:
+        """Sync the active segment. The caller holds `_sync_lock`, so it stays the active one."""
+        tail = self._tail
+        index = tail.index
+        with self._stopping_on_failure(), storage_failures(f"syncing {tail.path}"):
+            self._disk.sync_data(tail.fd)
+            self._hint.write(tail.header.id, index)
+        self._synced = Offset(tail.first_offset + index)
+
+    def flush(self) -> None:
+        """Return once everything appended before this call is on the device."""
+        with self.locked():
+            with self._sync_lock:
+                self._sync_tail()
+            self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
+
+    def sync_in_background(self) -> None:
+        """Sync as `flush` does, but without holding anybody up who appends."""
+        with self._sync_lock:
+            if self._stopped is None and self._synced < self._tail.first_offset + self._tail.index:
+                self._sync_tail()
+
+    def _stop(self, error: SegueError) -> SegueError:
+        self._stopped = error
+        self._words[FAILED] = 1
+        return error
+
+    @contextmanager
+    def _stopping_on_failure(self) -> Iterator[None]:
+        """Take no more writes once one has failed: nobody can say what is on disk."""
+        try:
+            yield
+        except StorageFailed as error:
+            logger.error("stopped writing path=%s reason=%s", self._directory, error)
+            raise self._stop(error) from error.__cause__

@@ -1,0 +1,105 @@
+"""Checking every byte of a segment and saying what was found; changes nothing."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from segue.errors import CorruptSegment, StorageError, UnsupportedFormat
+from segue.log import slots
+from segue.log.disk import Disk
+from segue.log.horizon import Horizon
+from segue.log.layout import HEADER_BYTES, Offset, SegmentId, damaged_copies
+from segue.log.segment import SegmentView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedRange:
+    """Offsets `first_offset` to `last_offset` cannot be read; the damage begins at `position`."""
+
+    first_offset: Offset
+    last_offset: Offset
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentAudit:
+    """What checking one segment found."""
+
+    id: SegmentId
+    path: Path
+    first_offset: Offset | None = None
+    end_offset: Offset | None = None
+    records: int = 0
+    """How many records are intact."""
+    removed: int = 0
+    """How many of those were removed on purpose."""
+    payload_bytes: int = 0
+    sealed: bool = False
+    damaged: list[DamagedRange] = field(default_factory=list)
+    problem: str | None = None
+    """Why the segment cannot be read at all, or what else is wrong with it."""
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether every record that should be there is there and unchanged."""
+        return not self.damaged and self.problem is None
+
+
+def audit_segment(
+    horizon: Horizon, id_: SegmentId, disk: Disk, expected: Offset | None
+) -> SegmentAudit | None:
+    """Check segment `id_`, which should begin at `expected`; None if it was just deleted."""
+    path = horizon.catalog.path(id_)
+    try:
+        view = SegmentView(path, disk)
+    except FileNotFoundError:
+        return None
+    except (CorruptSegment, UnsupportedFormat, StorageError) as error:
+        reason = error.reason if isinstance(error, CorruptSegment) else str(error)
+        return SegmentAudit(id=id_, path=path, problem=reason)
+    try:
+        return _audit_view(view, horizon.end_of(view), expected)
+    finally:
+        view.close()
+
+
+def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> SegmentAudit:
+    first = view.first_offset
+    records = removed = payload_bytes = 0
+    damaged = []
+    count = max(0, min(end - first, view.header.items_max))
+    for run in slots.walk(view.view, view.header, 0, count):
+        if run.intact:
+            table = view.view[slots.slot_position(run.first) : slots.slot_position(run.stop)]
+            fields = list(slots.unpack_slots(table))
+            records += len(fields)
+            removed += sum(1 for slot in fields if slot[4] & slots.REMOVED)
+            payload_bytes += sum(slot[3] for slot in fields)
+        else:
+            damaged.append(
+                DamagedRange(
+                    first_offset=Offset(first + run.first),
+                    last_offset=Offset(first + run.stop - 1),
+                    position=slots.slot_position(run.first),
+                )
+            )
+    return SegmentAudit(
+        id=view.header.id,
+        path=view.path,
+        first_offset=first,
+        end_offset=Offset(first + count),
+        records=records,
+        removed=removed,
+        payload_bytes=payload_bytes,
+        sealed=view.summary() is not None,
+        damaged=damaged,
+        problem=_problem(view, expected),
+    )
+
+
+def _problem(view: SegmentView, expected: Offset | None) -> str | None:
+    if expected is not None and view.first_offset != expected:
+        return f"offsets {expected} to {view.first_offset - 1} before it are missing"
+    page = bytes(view.view[:HEADER_BYTES])
+    if damaged_copies(page, sealed=view.summary() is not None):
+        return "one copy of its header is damaged"
+    return None

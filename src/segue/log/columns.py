@@ -1,0 +1,109 @@
+"""Records as columns: NumPy for the fixed fields, Arrow for the payloads. No loop over records."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from segue.log import slots
+from segue.log.cursor import Cursor
+from segue.log.horizon import Horizon
+from segue.log.layout import BATCH_ITEMS_MAX, Offset
+from segue.log.segment import SegmentView
+
+SLOT_DTYPE: Final = np.dtype(
+    [
+        ("time_us", "<i8"),
+        ("attr", "<u8"),
+        ("position", "<u4"),
+        ("length", "<u4"),
+        ("link", "<u4"),
+        ("before", "<u4"),
+        ("after", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """A stretch of records, column by column, all of the same length."""
+
+    offset: npt.NDArray[np.int64]
+    time_us: npt.NDArray[np.int64]
+    attr: npt.NDArray[np.uint64]
+    payload: pa.BinaryArray
+    """Points into the segment's file; keeps it mapped while it lives."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the same as an Arrow record batch: offset, time, attr, payload."""
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.offset),
+                pa.array(self.time_us).cast(pa.timestamp("us", tz="UTC")),
+                pa.array(self.attr),
+                self.payload,
+            ],
+            names=["offset", "time", "attr", "payload"],
+        )
+
+
+def columns_of(horizon: Horizon, start: Offset, stop: Offset | None) -> Iterator[Columns]:
+    """Yield the records from `start` up to `stop` or the end, checked, by stretches."""
+    cursor = Cursor(horizon, start, on_damage="raise", ahead_items=BATCH_ITEMS_MAX)
+    try:
+        while True:
+            latest = horizon.next_offset()
+            if stop is not None and stop < latest:
+                latest = stop
+            if cursor.offset >= latest:
+                return
+            span = cursor.span(latest)
+            assert span is not None, "a cursor that raises skips nothing"
+            view, index, last = span
+            cursor.offset = Offset(view.first_offset + last)
+            columns = _columns(view, index, last)
+            if len(columns):
+                yield columns
+    finally:
+        cursor.close()
+
+
+def _columns(view: SegmentView, index: int, stop: int) -> Columns:
+    table = np.frombuffer(
+        view.view[slots.slot_position(index) : slots.slot_position(stop)], dtype=SLOT_DTYPE
+    )
+    first = view.first_offset + index
+    offset = np.arange(first, first + len(table), dtype=np.int64)
+    time_us = np.ascontiguousarray(table["time_us"])
+    attr = np.ascontiguousarray(table["attr"])
+    payload = _payloads(view, table)
+    kept = (table["link"] & slots.REMOVED) == 0
+    if not kept.all():
+        return Columns(
+            offset=offset[kept],
+            time_us=time_us[kept],
+            attr=attr[kept],
+            payload=payload.filter(pa.array(kept)),
+        )
+    return Columns(offset=offset, time_us=time_us, attr=attr, payload=payload)
+
+
+def _payloads(view: SegmentView, table: npt.NDArray[np.void]) -> pa.BinaryArray:
+    """Wrap the payloads without copying them: they lie side by side, as Arrow wants them."""
+    base, end = int(table["position"][0]), int(table["position"][-1] + table["length"][-1])
+    ends = np.empty(len(table) + 1, dtype=np.int32)
+    ends[0] = 0
+    np.subtract(table["position"][1:], base, out=ends[1:-1], casting="unsafe")
+    ends[-1] = end - base
+    return pa.BinaryArray.from_buffers(
+        pa.binary(),
+        len(table),
+        [None, pa.py_buffer(ends), pa.py_buffer(view.view[base:end])],
+    )

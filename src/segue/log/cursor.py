@@ -1,0 +1,112 @@
+"""Reading on from an offset, across segments, checked: what every reader is built on."""
+
+import logging
+
+from segue.errors import CorruptRecord, CorruptSegment, Damage
+from segue.log.horizon import Horizon
+from segue.log.layout import Offset
+from segue.log.options import Damaged
+from segue.log.record import Record
+from segue.log.segment import CHECK_AHEAD_ITEMS, SegmentView
+
+logger = logging.getLogger(__name__)
+
+
+class Cursor:
+    """A place in the log. Keeps the segment it reads from being deleted. One thread only."""
+
+    def __init__(
+        self,
+        horizon: Horizon,
+        offset: Offset,
+        *,
+        on_damage: Damaged,
+        ahead_items: int = CHECK_AHEAD_ITEMS,
+    ) -> None:
+        self._horizon = horizon
+        self._on_damage = on_damage
+        self._ahead_items = ahead_items
+        self._view: SegmentView | None = None
+        self._end = Offset(0)
+        self.offset = offset
+        self.skipped = 0
+        """How many damaged records were passed over."""
+
+    def fetch(self, count_max: int, stop: Offset | None = None) -> list[Record]:
+        """Return the next records, up to `count_max` and before `stop`; none if there are none.
+
+        Raises OffsetTrimmed, and CorruptRecord or CorruptSegment unless damage is skipped.
+        """
+        while True:
+            latest = self._horizon.next_offset()
+            if stop is not None and stop < latest:
+                latest = stop
+            if self.offset >= latest:
+                return []
+            span = self.span(latest)
+            if span is None:
+                continue
+            view, index, last = span
+            last = min(last, index + count_max)
+            records = view.records(index, last)
+            self.offset = Offset(view.first_offset + last)
+            if records:
+                return records
+
+    def span(self, latest: Offset) -> tuple[SegmentView, int, int] | None:
+        """Return a checked run of slots at the cursor, or None after passing over damage."""
+        try:
+            view = self._enter(self.offset)
+            if self.offset >= self._end:
+                self._report_gap(view)
+            first = view.first_offset
+            index = self.offset - first
+            stop = view.check(index, self._end - first, self._ahead_items)
+            return view, index, min(stop, latest - first)
+        except Damage as damage:
+            self._pass_over(damage)
+            return None
+
+    def _enter(self, offset: Offset) -> SegmentView:
+        """Return the segment that holds `offset`, mapped and pinned."""
+        view = self._view
+        if view is not None and view.first_offset <= offset:
+            if offset < self._end:
+                return view
+            self._end = self._horizon.end_of(view)
+            if offset < self._end:
+                return view
+        self.close()
+        view = self._view = self._horizon.open_view(offset)
+        view.pin()
+        self._end = self._horizon.end_of(view)
+        return view
+
+    def _report_gap(self, view: SegmentView) -> None:
+        """Say that the segment which should follow `view` is missing or unreadable."""
+        self._horizon.require(self.offset)
+        following = self._horizon.following(view)
+        upto = "" if following is None else f" to {following - 1}"
+        raise CorruptSegment(
+            path=view.path.parent, reason=f"no readable segment holds offsets {self.offset}{upto}"
+        )
+
+    def _pass_over(self, damage: Damage) -> None:
+        if self._on_damage == "raise":
+            self.close()  # So that the next try sees a segment that was repaired meanwhile.
+            raise damage
+        if isinstance(damage, CorruptRecord):
+            resume = Offset(damage.last_offset + 1)
+        else:
+            view = self._view
+            following = None if view is None else self._horizon.following(view)
+            resume = self._horizon.next_offset() if following is None else following
+        logger.warning("skipped damage from=%d to=%d reason=%s", self.offset, resume, damage)
+        self.skipped += resume - self.offset
+        self.offset = resume
+
+    def close(self) -> None:
+        """Let go of the segment."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None

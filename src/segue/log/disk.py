@@ -1,0 +1,232 @@
+"""The operating system, in one class: the only place that syncs, locks, maps and renames.
+
+Everything above asks a `Disk`, so a test can hand in one that fails, records or kills the process
+(`segue.testing`). The one exception is deliberate: stores into a mapping this class handed out.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from segue.errors import StorageError, StorageFailed, StorageFull
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+LOCK_POLL_SECONDS: Final = 0.005
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.sshfs"),
+        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs"),
+        *("smb3", "smbfs", "vboxsf"),
+    )
+)
+# There an overwritten block is written elsewhere, so space written ahead is no promise and a
+# mapped store could meet a full disk as SIGBUS.
+_COPY_ON_WRITE_FILE_SYSTEMS: Final = frozenset({"bcachefs", "btrfs", "zfs"})
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Turn an operating system's error into a StorageError that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        kind = StorageFull if error.errno in _FULL else StorageError
+        raise kind(f"{doing}: {error.strerror or error}") from error
+
+
+@contextmanager
+def storage_failures(doing: str) -> Iterator[None]:
+    """Turn an operating system's error into StorageFailed: what is on disk is now unknown."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(
+            f"{doing}: {error.strerror or error}; the log takes no more writes until it is reopened"
+        ) from error
+
+
+class Disk:
+    """Files as the log needs them. Raises OSError as the system does; safe from any thread."""
+
+    stores_mapped = True
+    """Whether writes may go through a mapping; otherwise every byte passes `write_at`."""
+
+    # Files ---------------------------------------------------------------------------------
+
+    def open_to_read(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_to_write(self, path: Path, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(path, flags, FILE_MODE)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def read_at(self, fd: int, count_bytes: int, position: int) -> bytes:
+        """Return up to `count_bytes`; fewer only where the file ends."""
+        pieces = []
+        while count_bytes > 0:
+            piece = os.pread(fd, count_bytes, position)
+            if not piece:
+                break
+            pieces.append(piece)
+            count_bytes -= len(piece)
+            position += len(piece)
+        return b"".join(pieces)
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        """Write all of `data`, or raise."""
+        written = os.pwrite(fd, data, position)
+        while written < len(data):
+            rest = memoryview(data)[written:]
+            count = os.pwrite(fd, rest, position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "the device takes no more bytes")
+            written += count
+
+    def resize(self, fd: int, size_bytes: int) -> None:
+        os.ftruncate(fd, size_bytes)
+
+    def map_to_read(self, fd: int, size_bytes: int) -> mmap.mmap:
+        return mmap.mmap(fd, size_bytes, access=mmap.ACCESS_READ)
+
+    def map_to_write(self, fd: int, size_bytes: int) -> mmap.mmap:
+        return mmap.mmap(fd, size_bytes, access=mmap.ACCESS_WRITE)
+
+    def sync_data(self, fd: int) -> None:
+        """Return once the file's bytes are on the device."""
+        if sys.platform == "darwin":  # pragma: no cover - fsync there stops at the drive's cache
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+
+    # Names ---------------------------------------------------------------------------------
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in `directory`, sorted; none if it does not exist."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def file_bytes(self, path: Path) -> int:
+        """Return what the file takes up on the device."""
+        return os.stat(path).st_blocks * 512
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Create `path` and what leads to it, each synced into its parent."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory, DIRECTORY_MODE)
+            except FileExistsError:
+                continue
+            self.sync_directory(directory.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def make_fifo(self, path: Path) -> None:
+        os.mkfifo(path, FILE_MODE)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in `path` are on the device.
+
+        A new file can survive a crash without its name; this is what keeps the name.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def replace_file(self, path: Path, data: bytes, *, sync: bool) -> None:
+        """Make `path` hold `data`: after a crash it holds the old bytes or these, never a mix."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.tmp")
+        fd = self.open_to_write(temporary, create=True)
+        try:
+            self.write_at(fd, data, 0)
+            if sync:
+                self.sync_data(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+
+    # Locks ---------------------------------------------------------------------------------
+
+    def lock(self, fd: int, *, shared: bool = False) -> None:
+        """Take the file's lock, waiting for it. Held per opening, so by one thread at a time."""
+        fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+    def try_lock(self, fd: int, *, shared: bool = False, timeout_seconds: float = 0.0) -> bool:
+        """Take the file's lock within `timeout_seconds` and tell whether it was had."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(LOCK_POLL_SECONDS)
+
+    def unlock(self, fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    # The machine ---------------------------------------------------------------------------
+
+    def boot_id(self) -> int:
+        """Return a number that changes when the machine restarts, or 0 if it cannot be known."""
+        try:
+            text = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+        except OSError:
+            return 0
+        return crc32(text) << 32 | crc32(text[::-1]) | 1
+
+    def file_system(self, path: Path) -> str:
+        """Return the type of the file system under `path`, such as "ext4", or "" if unknown."""
+        path = path.absolute()
+        while not path.exists():
+            path = path.parent
+        device = os.stat(path).st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        try:
+            lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == wanted:
+                return after.split()[0]
+        return ""
+
+    def is_network_file_system(self, path: Path) -> bool:
+        return self.file_system(path) in _NETWORK_FILE_SYSTEMS
+
+    def may_store_mapped(self, path: Path) -> bool:
+        """Tell whether space written ahead under `path` makes a mapped store safe."""
+        return self.stores_mapped and self.file_system(path) not in _COPY_ON_WRITE_FILE_SYSTEMS

@@ -1,0 +1,227 @@
+"""The bytes of a segment file: its header, its regions and its name. Pure, no I/O.
+
+    ┌──────────────────┬───────────────────────────┬──────────────────────────────┐
+    │ header  4 KiB    │ slots  items_max × 40     │ payloads, side by side       │
+    └──────────────────┴───────────────────────────┴──────────────────────────────┘
+
+docs/format.md draws every byte; `slots.py` owns what a slot says. The header is kept twice, half
+a page apart, because one flipped bit in it must not cost a segment.
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NewType
+from zlib import crc32
+
+from segue.errors import CorruptSegment, InvalidArgument, InvalidName, UnsupportedFormat
+
+Offset = NewType("Offset", int)
+"""Counts records since the log began."""
+Position = NewType("Position", int)
+"""Counts bytes since the start of a file."""
+SegmentId = NewType("SegmentId", int)
+
+FORMAT_VERSION: Final = 1
+PAGE_BYTES: Final = 4096
+HEADER_BYTES: Final = 4096
+SLOT_BYTES: Final = 40
+
+SEGMENT_BYTES_MIN: Final = 8 * 1024
+SEGMENT_BYTES_MAX: Final = 1 << 30
+"""Below 2 GiB, so that positions fit the signed 32-bit offsets of an Arrow array."""
+SEGMENT_BYTES_DEFAULT: Final = 8 * 1024 * 1024
+BYTES_PER_SLOT_DEFAULT: Final = 128
+"""How many bytes of segment one slot is reserved for, unless `segment_items` says otherwise."""
+BATCH_ITEMS_MAX: Final = (1 << 24) - 1
+SEGMENT_ID_MAX: Final = (1 << 53) - 1
+NAME_CHARACTERS_MAX: Final = 100
+
+_HEADER_MAGIC: Final = b"SegueLog"
+_SUMMARY_MAGIC: Final = b"Sealed\0\0"
+_COPY_POSITIONS: Final = (0, HEADER_BYTES // 2)
+_SUMMARY_POSITION: Final = 512  # In a sector of its own: sealing never rewrites the identity.
+_HEADER = struct.Struct("<8sIIQQIIqQ")
+_SUMMARY = struct.Struct("<8sIIqqI")
+_CRC = struct.Struct("<I")
+_SEGMENT_NAME = re.compile(r"(\d{9,})\.q")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHeader:
+    """What a segment says about itself from birth; never rewritten."""
+
+    id: SegmentId
+    first_offset: Offset
+    items_max: int
+    bytes_max: int
+    created_us: int
+    nonce: int
+    """A random number: bytes left over from any other file never pass for this segment's."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.id <= SEGMENT_ID_MAX or self.first_offset < 0:
+            raise InvalidArgument(f"impossible segment {self.id} at offset {self.first_offset}")
+        if not 1 <= self.items_max <= BATCH_ITEMS_MAX:
+            raise InvalidArgument(f"segment_items must be 1 to {BATCH_ITEMS_MAX}")
+        if not SEGMENT_BYTES_MIN <= self.bytes_max <= SEGMENT_BYTES_MAX:
+            raise InvalidArgument(
+                f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            )
+        if self.payloads_position >= self.bytes_max:
+            raise InvalidArgument(
+                f"segment_items={self.items_max} leaves no room for payloads in "
+                f"segment_bytes={self.bytes_max}: each item takes {SLOT_BYTES} bytes of it"
+            )
+
+    @property
+    def payloads_position(self) -> Position:
+        """Where the payloads begin: the first page after the slots."""
+        end = HEADER_BYTES + self.items_max * SLOT_BYTES
+        return Position(-(-end // PAGE_BYTES) * PAGE_BYTES)
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """How many bytes of payload fit in the segment."""
+        return self.bytes_max - self.payloads_position
+
+    @property
+    def chain_start(self) -> int:
+        """The payload checksum before the first record: a digest of the segment's identity."""
+        return crc32(_pack_header(self))
+
+    def encode(self) -> bytes:
+        """Return the header page as a new segment carries it."""
+        page = bytearray(HEADER_BYTES)
+        body = _pack_header(self)
+        for position in _COPY_POSITIONS:
+            page[position : position + len(body)] = body
+            _CRC.pack_into(page, position + len(body), crc32(body))
+        return bytes(page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a sealed segment adds to its header."""
+
+    count: int
+    payloads_end: Position
+    first_time_us: int
+    last_time_us: int
+    chain: int
+    """The payload checksum after the last record."""
+
+    def writes(self) -> list[tuple[Position, bytes]]:
+        """Return the pieces that seal a segment, each within one sector."""
+        body = _SUMMARY.pack(
+            _SUMMARY_MAGIC,
+            self.count,
+            self.payloads_end,
+            self.first_time_us,
+            self.last_time_us,
+            self.chain,
+        )
+        sealed = body + _CRC.pack(crc32(body))
+        return [(Position(position + _SUMMARY_POSITION), sealed) for position in _COPY_POSITIONS]
+
+
+def _pack_header(header: SegmentHeader) -> bytes:
+    return _HEADER.pack(
+        _HEADER_MAGIC,
+        FORMAT_VERSION,
+        SLOT_BYTES,
+        header.id,
+        header.first_offset,
+        header.items_max,
+        header.bytes_max,
+        header.created_us,
+        header.nonce,
+    )
+
+
+def _first_valid(page: bytes, layout: struct.Struct, at: int) -> tuple[int | bytes, ...] | None:
+    for copy in _COPY_POSITIONS:
+        start = copy + at
+        body = page[start : start + layout.size]
+        stored = page[start + layout.size : start + layout.size + _CRC.size]
+        if len(stored) == _CRC.size and crc32(body) == _CRC.unpack(stored)[0]:
+            return layout.unpack(body)
+    return None
+
+
+def decode_header(page: bytes, *, path: Path) -> SegmentHeader:
+    """Return the header in `page`, from whichever copy is intact.
+
+    Raises CorruptSegment if neither is, UnsupportedFormat if it is of a later version.
+    """
+    fields = _first_valid(page, _HEADER, 0)
+    if fields is None or fields[0] != _HEADER_MAGIC:
+        raise CorruptSegment(path=path, reason="no valid segment header")
+    _, version, slot_bytes, id_, first_offset, items_max, bytes_max, created_us, nonce = fields
+    if version != FORMAT_VERSION or slot_bytes != SLOT_BYTES:
+        raise UnsupportedFormat(f"{path}: format version {version!r} needs a newer Segue")
+    try:
+        return SegmentHeader(
+            id=SegmentId(int(id_)),
+            first_offset=Offset(int(first_offset)),
+            items_max=int(items_max),
+            bytes_max=int(bytes_max),
+            created_us=int(created_us),
+            nonce=int(nonce),
+        )
+    except InvalidArgument as error:
+        raise CorruptSegment(path=path, reason=f"impossible header: {error}") from error
+
+
+def decode_summary(page: bytes, header: SegmentHeader) -> Summary | None:
+    """Return the summary in `page`, or None while the segment is not sealed."""
+    fields = _first_valid(page, _SUMMARY, _SUMMARY_POSITION)
+    if fields is None or fields[0] != _SUMMARY_MAGIC:
+        return None
+    _, count, payloads_end, first_time_us, last_time_us, chain = fields
+    if int(count) > header.items_max or int(payloads_end) > header.bytes_max:
+        return None
+    return Summary(
+        count=int(count),
+        payloads_end=Position(int(payloads_end)),
+        first_time_us=int(first_time_us),
+        last_time_us=int(last_time_us),
+        chain=int(chain),
+    )
+
+
+def damaged_copies(page: bytes, *, sealed: bool) -> int:
+    """Count the header and summary copies that fail although another one holds."""
+    damaged = 0
+    for copy in _COPY_POSITIONS:
+        half = page[copy : copy + HEADER_BYTES // 2]
+        damaged += _first_valid(half, _HEADER, 0) is None
+        damaged += sealed and _first_valid(half, _SUMMARY, _SUMMARY_POSITION) is None
+    return damaged
+
+
+def segment_filename(id_: SegmentId) -> str:
+    """Return the file name of segment `id_`; names sort as their ids do."""
+    return f"{id_:09d}.q"
+
+
+def segment_id(filename: str) -> SegmentId | None:
+    """Return the id a file name stands for, or None if it is not a segment's."""
+    match = _SEGMENT_NAME.fullmatch(filename)
+    if match is None or segment_filename(SegmentId(int(match[1]))) != filename:
+        return None
+    return SegmentId(int(match[1]))
+
+
+def checked_name(name: str) -> str:
+    """Return `name` if it is safe as a file name everywhere, else raise InvalidName."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} is not a usable name: letters, digits, '_', '-' and '.', "
+            f"not starting with '.' or '-'"
+        )
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise InvalidName(f"a name has at most {NAME_CHARACTERS_MAX} characters: {name[:40]}…")
+    return name

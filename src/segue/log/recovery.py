@@ -1,0 +1,280 @@
+"""Opening after any kind of stop: keep the longest valid run, never delete on doubt.
+
+Runs once, while the opener is alone with the log. Whatever it does, doing it again, or again after
+being interrupted, gives the same answer:
+
+- A segment before the last that was never sealed is sealed at the offset where the next begins.
+- In the last one, what lies behind the valid run is cut: its slots are zeroed and written over.
+- Unless it was certainly there before, because a process of this boot published it or the hint
+  says it was synced. Then bytes have rotted: the segment is sealed as it is, the damaged batch is
+  reported to whoever reads it, its neighbours stay readable, and the log goes on in a new segment.
+- Anything that might have been a record and is moved or cut is copied to `quarantine/` first.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from itertools import count as count_from
+from pathlib import Path
+from typing import Final
+
+from segue.errors import CorruptSegment
+from segue.log import slots
+from segue.log.catalog import Catalog
+from segue.log.disk import Disk, storage_errors
+from segue.log.hint import Hint
+from segue.log.layout import (
+    SLOT_BYTES,
+    Offset,
+    Position,
+    SegmentHeader,
+    SegmentId,
+    Summary,
+    segment_id,
+)
+from segue.log.segment import SegmentView
+
+logger = logging.getLogger(__name__)
+
+QUARANTINE: Final = "quarantine"
+NEW_SUFFIX: Final = ".new"
+TEMPORARY_SUFFIX: Final = ".tmp"
+_COPY_STEP_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """Where the log goes on: after `count` records of `header`'s segment.
+
+    `sealed` says that the segment takes no more, so the next one must be made.
+    """
+
+    header: SegmentHeader
+    count: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known from outside the segments about how far they once went."""
+
+    hint: Hint | None
+    published: Offset | None
+    """The published word, if the machine has not restarted since it was written."""
+
+    def index_in(self, header: SegmentHeader) -> int:
+        """Return how many records of a segment were certainly there once."""
+        if self.published is not None:
+            return max(0, min(header.items_max, self.published - header.first_offset))
+        if self.hint is not None and self.hint.segment == header.id:
+            return min(header.items_max, self.hint.index)
+        return 0
+
+
+class Recovery:
+    """One recovery of one log."""
+
+    def __init__(
+        self, directory: Path, catalog: Catalog, disk: Disk, evidence: Evidence, *, sync: bool
+    ) -> None:
+        self._directory = directory
+        self._catalog = catalog
+        self._disk = disk
+        self._evidence = evidence
+        self._sync = sync
+        self.highest_id = catalog.ids[-1] if catalog.ids else SegmentId(-1)
+        """Of all segments found, also those set aside: ids are never used again."""
+        self.lost_a_segment = False
+
+    def run(self) -> Tip | None:
+        """Bring the log into order and return its tip, or None if it has no segment yet."""
+        with storage_errors(f"recovering {self._directory}"):
+            self._clear_leftovers()
+            self._seal_earlier_segments()
+            while self._catalog.ids:
+                last = self._catalog.ids[-1]
+                try:
+                    tip = self._recover_last(last)
+                except CorruptSegment as error:
+                    self._set_aside_last(last, error)
+                    continue
+                if self.lost_a_segment and not tip.sealed:
+                    self._seal(tip.header, tip.count)
+                    tip = replace(tip, sealed=True)
+                return tip
+            return None
+
+    def _clear_leftovers(self) -> None:
+        for directory in (self._directory, self._directory / "readers"):
+            for name in self._disk.names(directory):
+                stem = name.removesuffix(NEW_SUFFIX)
+                if name.endswith(TEMPORARY_SUFFIX) or (
+                    stem != name and segment_id(stem) is not None
+                ):
+                    self._disk.unlink(directory / name)
+
+    def _seal_earlier_segments(self) -> None:
+        hint = self._evidence.hint
+        ids = self._catalog.ids
+        begin = ids.index(hint.segment) if hint is not None and hint.segment in ids else 0
+        for place in range(begin, len(ids) - 1):
+            try:
+                header, summary = self._catalog.read_page(ids[place])
+            except CorruptSegment:
+                continue  # Whoever reads it is told; verify and repair see it, too.
+            following = self._catalog.first_offset(place + 1)
+            if summary is not None or following is None:
+                continue
+            count = min(header.items_max, max(0, following - header.first_offset))
+            self._seal(header, count)
+
+    def _recover_last(self, last: SegmentId) -> Tip:
+        header, summary = self._catalog.read_page(last)
+        if summary is not None:
+            return Tip(header=header, count=summary.count, sealed=True)
+        view = SegmentView(self._catalog.path(last), self._disk)
+        try:
+            return self._recover_tail(view)
+        finally:
+            view.close()
+
+    def _recover_tail(self, view: SegmentView) -> Tip:
+        header = view.header
+        written = slots.written_slots(view.view, header)
+        start = self._start_index(view, written)
+        runs = list(slots.walk(view.view, header, start, written))
+        valid = runs[0].stop if runs and runs[0].intact else start
+        if valid == written:
+            return Tip(header=header, count=valid, sealed=False)
+        last_intact = max((run.stop for run in runs if run.intact), default=start)
+        certain = min(self._evidence.index_in(header), written)
+        if valid < certain:
+            count = max(certain, last_intact)
+            logger.warning(
+                "sealed with damage path=%s first_offset=%d count=%d",
+                view.path,
+                header.first_offset + valid,
+                count,
+            )
+            self._seal(header, count)
+            return Tip(header=header, count=count, sealed=True)
+        if last_intact > valid:
+            copy_to_quarantine(self._directory, view, self._disk, sync=self._sync)
+        logger.warning(
+            "cut torn tail path=%s next_offset=%d lost_slots=%d",
+            view.path,
+            header.first_offset + valid,
+            written - valid,
+        )
+        self._zero_slots(view.path, valid, written)
+        return Tip(header=header, count=valid, sealed=False)
+
+    def _start_index(self, view: SegmentView, written: int) -> int:
+        """Return where to start looking: at the hint if a batch really ends there, else at 0."""
+        hint = self._evidence.hint
+        if hint is None or hint.segment != view.header.id or not 0 < hint.index <= written:
+            return 0
+        first = slots.batch_start(view.view, hint.index - 1)
+        return hint.index if slots.is_intact(view.view, view.header, first, hint.index) else 0
+
+    # Doing ---------------------------------------------------------------------------------
+
+    def _seal(self, header: SegmentHeader, count: int) -> None:
+        path = self._catalog.path(header.id)
+        view = SegmentView(path, self._disk)
+        try:
+            summary = summarise(view, count)
+        finally:
+            view.close()
+        logger.info("seal path=%s count=%d", path, count)
+        fd = self._disk.open_to_write(path)
+        try:
+            if self._sync:
+                self._disk.sync_data(fd)
+            for position, piece in summary.writes():
+                self._disk.write_at(fd, piece, position)
+            if self._sync:
+                self._disk.sync_data(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _zero_slots(self, path: Path, first: int, stop: int) -> None:
+        # Zeroed and not left: a later append could complete what looks like an old batch.
+        fd = self._disk.open_to_write(path)
+        try:
+            zeros = bytes((stop - first) * SLOT_BYTES)
+            self._disk.write_at(fd, zeros, slots.slot_position(first))
+            if self._sync:
+                self._disk.sync_data(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _set_aside_last(self, last: SegmentId, error: CorruptSegment) -> None:
+        """Move a last segment without a header to quarantine; nothing in it can be addressed."""
+        if last > 0 and len(self._catalog.ids) == 1 and self._evidence.published is None:
+            raise error  # Nothing is left that could tell at which offset to go on.
+        self.lost_a_segment = True
+        logger.warning("set aside path=%s reason=%s", error.path, error.reason)
+        self._catalog.forget([last])
+        set_aside(self._directory, error.path, self._disk, sync=self._sync)
+
+
+def summarise(view: SegmentView, count: int) -> Summary:
+    """Return the summary of a segment's first `count` slots, as far as they can be believed."""
+    header = view.header
+    readable = min(count, max(0, (len(view.view) - slots.slot_position(0)) // SLOT_BYTES))
+    if readable == 0:
+        return Summary(
+            count=count,
+            payloads_end=header.payloads_position,
+            first_time_us=header.created_us,
+            last_time_us=header.created_us,
+            chain=header.chain_start,
+        )
+    first, last = slots.slot_at(view.view, 0), slots.slot_at(view.view, readable - 1)
+    end = min(max(last.end, header.payloads_position), header.bytes_max)
+    return Summary(
+        count=count,
+        payloads_end=Position(end),
+        first_time_us=first.time_us,
+        last_time_us=last.time_us,
+        chain=last.after,
+    )
+
+
+def quarantine_path(directory: Path, name: str, disk: Disk) -> Path:
+    """Return a free path in the log's quarantine, which then exists."""
+    quarantine = directory / QUARANTINE
+    disk.make_directory(quarantine)
+    for number in count_from(1):
+        path = quarantine / f"{name}.{number}"
+        if not disk.exists(path):
+            return path
+    raise AssertionError("unreachable")
+
+
+def set_aside(directory: Path, path: Path, disk: Disk, *, sync: bool) -> Path:
+    """Move a file of the log to its quarantine and return where it lies."""
+    target = quarantine_path(directory, path.name, disk)
+    disk.rename(path, target)
+    if sync:
+        disk.sync_directory(target.parent)
+        disk.sync_directory(directory)
+    return target
+
+
+def copy_to_quarantine(directory: Path, view: SegmentView, disk: Disk, *, sync: bool) -> Path:
+    """Keep a copy of a segment that is about to be changed and return where it lies."""
+    target = quarantine_path(directory, view.path.name, disk)
+    fd = disk.open_to_write(target, create=True)
+    try:
+        for position in range(0, len(view.view), _COPY_STEP_BYTES):
+            piece = bytes(view.view[position : position + _COPY_STEP_BYTES])
+            if piece.strip(b"\0"):
+                disk.write_at(fd, piece, position)
+        if sync:
+            disk.sync_data(fd)
+            disk.sync_directory(target.parent)
+    finally:
+        disk.close(fd)
+    logger.warning("copied to quarantine path=%s copy=%s", view.path, target)
+    return target
