@@ -69,7 +69,7 @@ $(BIN)/python:
 
 # uv is about twice as fast as pip; wherever it cannot run, pip does the same work.
 # setuptools comes with the lock, so building the package itself downloads nothing more.
-$(STAMP): pyproject.toml requirements.lock | $(BIN)/python
+$(STAMP): pyproject.toml requirements.lock setup.py src/segue/log/_hot.c | $(BIN)/python
 	@echo 'Installing requirements.lock into $(VENV)'
 	@{ $(PIP) install uv && $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python \
 			--require-hashes -r requirements.lock; } \

@@ -11,13 +11,16 @@ could take back. In the other modes it is published at once.
 import logging
 import os
 import secrets
+import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+from segue.clock import Clock, system_clock
 from segue.errors import (
     BatchTooLarge,
     InvalidArgument,
@@ -42,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILENAME: Final = "lock"
 _NEVER_US: Final = 1 << 62
+_BYTES: Final = frozenset({bytes})
 
 Payload = bytes | bytearray | memoryview
 
@@ -54,7 +58,7 @@ class Appender:
         self._directory = directory
         self._options = options
         self._disk: Disk = options.disk
-        self._clock = options.clock
+        self._time_ns = _nanoseconds(options.clock)
         self._shared = not options.exclusive
         self._always = options.sync is Sync.ALWAYS
         self._durable = options.sync is not Sync.OS
@@ -62,6 +66,8 @@ class Appender:
         self._mutex = threading.Lock()
         self._sync_lock = threading.Lock()
         self._stopped: SegueError | None = None
+        # One owner, stores into the mapping, no age to look at: then a record is one call.
+        self._simple = self._mapped and not self._shared and options.segment_age_us is None
         self._lock_fd = -1
         self._roll_at_us = _NEVER_US
         self._synced = Offset(0)
@@ -177,6 +183,7 @@ class Appender:
             if isinstance(self._stopped, LogClosed):
                 return
             failed, self._stopped = self._stopped, LogClosed(f"{self._directory} is closed")
+            self._simple = False
             try:
                 if failed is None:
                     self._enter()
@@ -191,36 +198,51 @@ class Appender:
     def abandon(self) -> None:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
         self._stopped = LogClosed("opened before a fork: open the log again in the child")
+        self._simple = False
         self._mutex = threading.Lock()
         os.close(self._lock_fd)
         os.close(self.live.fd)
 
     # Appending -----------------------------------------------------------------------------
 
-    def append(self, payload: Payload, attr: int) -> Offset:
+    def append(self, payload: Payload, *, attr: int = 0) -> Offset:
         """Append one record and return its offset."""
         if type(payload) is not bytes:
             payload = self._checked(payload)
-        with self._mutex:
-            if self._stopped is not None:
-                raise self._stopped
-            if self._shared:
-                self._disk.lock(self._lock_fd)
-                try:
-                    self._catch_up()
+        # Acquired by hand: a with statement takes as long as storing the record.
+        self._mutex.acquire()
+        try:
+            if self._simple:
+                offset = self._tail.store(payload, attr, self._time_ns() // 1000)
+                if offset < 0:
                     offset = self._put(payload, attr)
-                finally:
-                    self._disk.unlock(self._lock_fd)
             else:
-                offset = self._put(payload, attr)
+                offset = self._append_with_care(payload, attr)
+        except (OverflowError, TypeError, struct.error):
+            raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
+        finally:
+            self._mutex.release()
         if self._durable:
             self._settle(Offset(offset + 1))
         if self._words[WAITING]:
             wake_all(self._directory, self.live, self._disk)
-        return offset
+        return Offset(offset)
+
+    def _append_with_care(self, payload: bytes, attr: int) -> Offset:
+        """Append where other processes may, or where this one may not any longer."""
+        if self._stopped is not None:
+            raise self._stopped
+        if not self._shared:
+            return self._put(payload, attr)
+        self._disk.lock(self._lock_fd)
+        try:
+            self._catch_up()
+            return self._put(payload, attr)
+        finally:
+            self._disk.unlock(self._lock_fd)
 
     def _put(self, payload: bytes, attr: int) -> Offset:
-        now_us = self._clock()
+        now_us = self._time_ns() // 1000
         tail = self._tail
         if now_us >= self._roll_at_us and tail.index:
             tail = self._roll()
@@ -230,28 +252,28 @@ class Appender:
                 tail.put(payload, attr, now_us)
         except StorageFailed as error:
             raise self._stop(error) from error.__cause__
-        return Offset(tail.first_offset + tail.index - 1)
+        return Offset(tail.next_offset - 1)
 
-    def append_many(self, payloads: Iterable[Payload], attrs: Sequence[int] | None) -> Offset:
+    def append_many(
+        self, payloads: Iterable[Payload], *, attrs: Sequence[int] | None = None
+    ) -> Offset:
         """Append one batch, all or nothing, and return the offset of its first record."""
-        batch, size_bytes = self._checked_batch(payloads)
+        batch, lengths = self._checked_batch(payloads)
         if attrs is not None and len(attrs) != len(batch):
             raise InvalidArgument(f"{len(attrs)} attrs for {len(batch)} payloads")
-        lengths = list(map(len, batch))
         data = b"".join(batch)
-        assert len(data) == size_bytes
         with self.locked():
             tail = self._tail
             if not batch:
-                return Offset(tail.first_offset + tail.index)
-            now_us = self._clock()
+                return Offset(tail.next_offset)
+            now_us = self._time_ns() // 1000
             if now_us >= self._roll_at_us and tail.index:
                 tail = self._roll()
             with self._stopping_on_failure():
                 if not tail.put_many(lengths, data, attrs, now_us):
-                    tail = self._make_room(len(batch), size_bytes)
+                    tail = self._make_room(len(batch), len(data))
                     tail.put_many(lengths, data, attrs, now_us)
-            end = Offset(tail.first_offset + tail.index)
+            end = Offset(tail.next_offset)
         if self._durable:
             self._settle(end)
         if self._words[WAITING]:
@@ -267,19 +289,23 @@ class Appender:
             raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=size_bytes_max)
         return bytes(payload)
 
-    def _checked_batch(self, payloads: Iterable[Payload]) -> tuple[list[bytes], int]:
+    def _checked_batch(self, payloads: Iterable[Payload]) -> tuple[list[bytes], list[int]]:
+        """Return the payloads and their lengths, before anything is joined or written."""
         limits = self._limits
-        taken = list(islice(payloads, limits.items_max + 1))
+        taken = payloads if type(payloads) is list else list(islice(payloads, limits.items_max + 1))
         if len(taken) > limits.items_max:
             raise BatchTooLarge(f"a batch has at most {limits.items_max} records here")
-        batch = [item if type(item) is bytes else self._checked(item) for item in taken]
-        size_bytes = sum(map(len, batch))
-        if size_bytes > limits.payload_bytes_max:
+        if set(map(type, taken)) <= _BYTES:
+            batch = cast("list[bytes]", taken)
+        else:
+            batch = [item if type(item) is bytes else self._checked(item) for item in taken]
+        lengths = list(map(len, batch))
+        if sum(lengths) > limits.payload_bytes_max:
             raise BatchTooLarge(
-                f"a batch of {size_bytes} bytes does not fit: at most "
+                f"a batch of {sum(lengths)} bytes does not fit: at most "
                 f"{limits.payload_bytes_max} bytes here"
             )
-        return batch, size_bytes
+        return batch, lengths
 
     # Rolling -------------------------------------------------------------------------------
 
@@ -305,7 +331,7 @@ class Appender:
         when all records are synced, the name last. Whatever fails in between stops the log.
         """
         old = self._tail
-        first_offset = Offset(old.first_offset + old.index)
+        first_offset = Offset(old.next_offset)
         header = self._new_header(SegmentId(old.header.id + 1), first_offset, old.header)
         created = create_segment(self._directory, header, self._disk, sync=self._durable)
         with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
@@ -355,7 +381,7 @@ class Appender:
         tail = self._tail
         if words[FAILED]:
             raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
-        if words[WRITTEN] == tail.first_offset + tail.index and words[SEGMENT] == tail.header.id:
+        if words[WRITTEN] == tail.next_offset and words[SEGMENT] == tail.header.id:
             return
         if words[SEGMENT] != tail.header.id:
             with self._sync_lock:
@@ -413,11 +439,12 @@ class Appender:
     def sync_in_background(self) -> None:
         """Sync as `flush` does, but without holding anybody up who appends."""
         with self._sync_lock:
-            if self._stopped is None and self._synced < self._tail.first_offset + self._tail.index:
+            if self._stopped is None and self._synced < self._tail.next_offset:
                 self._sync_tail()
 
     def _stop(self, error: SegueError) -> SegueError:
         self._stopped = error
+        self._simple = False
         self._words[FAILED] = 1
         return error
 
@@ -429,3 +456,8 @@ class Appender:
         except StorageFailed as error:
             logger.error("stopped writing path=%s reason=%s", self._directory, error)
             raise self._stop(error) from error.__cause__
+
+
+def _nanoseconds(clock: Clock) -> Callable[[], int]:
+    """Return `clock` in nanoseconds: for the system's own that saves a call in each append."""
+    return time.time_ns if clock is system_clock else lambda: clock() * 1000

@@ -129,6 +129,9 @@ class Log:
         self._closed = False
         self._check_directory()
         self._appender = None if read_only else Appender(self.path, self._options)
+        if self._appender is not None:
+            # The method below is what it says; calling it through is a tenth of an append.
+            self.append = self._appender.append  # type: ignore[method-assign]
         live = None if self._appender is None else self._appender.live
         self._horizon = Horizon(self.path, self._disk, live)
         self._positions = Positions(self.path, self._disk)
@@ -158,7 +161,7 @@ class Log:
         returns. Raises RecordTooLarge and StorageFull before anything is written, StorageFailed
         if the outcome is unknown.
         """
-        return (self._appender or self._writing()).append(payload, attr)
+        return self._writing().append(payload, attr=attr)
 
     def append_many(
         self, payloads: Iterable[Payload], *, attrs: Sequence[int] | None = None
@@ -167,7 +170,7 @@ class Log:
 
         All or nothing, also after a power cut. Raises as `append` does, and BatchTooLarge.
         """
-        return self._writing().append_many(payloads, attrs)
+        return self._writing().append_many(payloads, attrs=attrs)
 
     def flush(self) -> None:
         """Return once everything appended before is on the device, whatever the sync mode."""

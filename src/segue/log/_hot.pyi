@@ -1,0 +1,27 @@
+import mmap
+from collections.abc import Sequence
+
+class HotTail:
+    index: int
+    position: int
+    chain: int
+    time_us: int
+    first_offset: int
+    slots_ready: int
+    payloads_ready: int
+    publish_at_once: bool
+    def __init__(
+        self, mapping: mmap.mmap | None, words: memoryview, publish_at_once: bool
+    ) -> None: ...
+    def store(self, payload: bytes, attr: int, time_us: int) -> int: ...
+    def detach(self) -> None: ...
+
+def encode_batch(
+    lengths: Sequence[int],
+    attrs: Sequence[int] | None,
+    *,
+    time_us: int,
+    position: int,
+    before: int,
+    after: int,
+) -> bytes: ...

@@ -1,0 +1,75 @@
+"""The hottest code there is, in Python: storing one record in the active segment's mapping.
+
+`_hot.c` is its compiled twin. Both write the same bytes; change them together.
+"""
+
+import mmap
+from typing import Final
+
+from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
+from segue.log.layout import HEADER_BYTES, SLOT_BYTES
+from segue.log.live import PUBLISHED, WRITTEN
+from segue.log.slots import RESIDUE, pack_body, pack_crc
+
+NO_ROOM: Final = -1
+
+
+class HotTail:
+    """The state of the active segment and the store of one record."""
+
+    __slots__ = (
+        "_mapping",
+        "_words",
+        "chain",
+        "first_offset",
+        "index",
+        "payloads_ready",
+        "position",
+        "publish_at_once",
+        "slots_ready",
+        "time_us",
+    )
+
+    def __init__(self, mapping: mmap.mmap | None, words: memoryview, publish_at_once: bool) -> None:
+        self._mapping = mapping
+        self._words = words
+        self.publish_at_once = publish_at_once
+        self.index = self.position = self.chain = self.time_us = 0
+        self.first_offset = self.slots_ready = self.payloads_ready = 0
+
+    def store(self, payload: bytes, attr: int, time_us: int) -> int:
+        """Append one record to space written ahead and return its offset, or NO_ROOM.
+
+        Nothing may interrupt between the stores: calls come first, plain assignments last.
+        """
+        index = self.index
+        position = self.position
+        length = len(payload)
+        end = position + length
+        if end > self.payloads_ready or index >= self.slots_ready:
+            return NO_ROOM
+        if time_us < self.time_us:  # noqa: PLR1730 - a call to max costs a tenth of the append
+            time_us = self.time_us  # A clock that steps back must not reorder the log.
+        before = self.chain
+        after = (crc32_short if length < SHORT_BYTES else crc32_bulk)(payload, before)
+        body = pack_body(time_us, attr, position, length, 0, before, after)
+        slot = body + pack_crc(crc32_short(body, RESIDUE))
+        at = HEADER_BYTES + index * SLOT_BYTES
+        mapping = self._mapping
+        if mapping is None:
+            raise ValueError("the segment is closed")
+        mapping[position:end] = payload
+        mapping[at : at + SLOT_BYTES] = slot
+        offset = self.first_offset + index
+        self.position = end
+        self.chain = after
+        self.time_us = time_us
+        self.index = index + 1
+        self._words[WRITTEN] = offset + 1
+        if self.publish_at_once:
+            self._words[PUBLISHED] = offset + 1
+        return offset
+
+    def detach(self) -> None:
+        """Let go of the mapping."""
+        self._mapping = None
