@@ -13,8 +13,10 @@
 #define HEADER_BYTES 4096
 #define SLOT_BYTES 40
 #define RESIDUE 0x2144DF1CU
+#define SEGMENT 3
 #define WRITTEN 4
 #define PUBLISHED 5
+#define FAILED 7
 #define SHORT_BYTES 256
 #define NO_ROOM (-1L)
 
@@ -67,7 +69,7 @@ struct slot {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping, words;
-    long long index, position, time_us, first_offset, slots_ready, payloads_ready;
+    long long segment, index, position, time_us, first_offset, slots_ready, payloads_ready;
     unsigned int chain;
     char publish_at_once;
 } Hot;
@@ -77,7 +79,7 @@ hot_attach(Hot *self, PyObject *mapping, PyObject *words)
 {
     if (PyObject_GetBuffer(words, &self->words, PyBUF_WRITABLE) < 0)
         return -1;
-    if (self->words.len < (PUBLISHED + 1) * (Py_ssize_t)sizeof(uint64_t)) {
+    if (self->words.len < (FAILED + 1) * (Py_ssize_t)sizeof(uint64_t)) {
         PyErr_SetString(PyExc_ValueError, "the live page is too short");
         return -1;
     }
@@ -161,6 +163,9 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     long long end = self->position + length;
     if (end > self->payloads_ready || index >= self->slots_ready)
         return PyLong_FromLong(NO_ROOM);
+    uint64_t *words = self->words.buf, next = (uint64_t)(self->first_offset + index + 1);
+    if (words[WRITTEN] != next - 1 || words[SEGMENT] != (uint64_t)self->segment || words[FAILED])
+        return PyLong_FromLong(NO_ROOM); /* Another process was here: catch up first. */
     long long at = HEADER_BYTES + index * SLOT_BYTES;
     if (index < 0 || self->position < 0 || end > self->mapping.len ||
         at + SLOT_BYTES > self->mapping.len) {
@@ -184,7 +189,6 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     self->chain = slot.after;
     self->time_us = slot.time_us;
     self->index = index + 1;
-    uint64_t *words = self->words.buf, next = (uint64_t)(self->first_offset + index + 1);
     __atomic_store_n(&words[WRITTEN], next, __ATOMIC_RELEASE);
     if (self->publish_at_once)
         /* Before the word that says someone waits is looked at: else a wake-up could be lost. */
@@ -194,12 +198,14 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
 
 static PyMethodDef hot_methods[] = {
     {"store", (PyCFunction)(void (*)(void))hot_store, METH_FASTCALL,
-     "Append one record to space written ahead and return its offset, or NO_ROOM."},
+     "Append one record to space written ahead and return its offset. NO_ROOM if there is not\n"
+     "enough of it, or if another process was here meanwhile."},
     {"detach", (PyCFunction)hot_detach, METH_NOARGS, "Let go of the mapping."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef hot_members[] = {
+    {"segment", T_LONGLONG, offsetof(Hot, segment), 0, NULL},
     {"index", T_LONGLONG, offsetof(Hot, index), 0, NULL},
     {"position", T_LONGLONG, offsetof(Hot, position), 0, NULL},
     {"chain", T_UINT, offsetof(Hot, chain), 0, NULL},

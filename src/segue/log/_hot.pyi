@@ -2,6 +2,7 @@ import mmap
 from collections.abc import Sequence
 
 class HotTail:
+    segment: int
     index: int
     position: int
     chain: int

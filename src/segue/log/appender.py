@@ -14,6 +14,7 @@ import secrets
 import struct
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -31,9 +32,11 @@ from segue.errors import (
     StorageFailed,
 )
 from segue.log.catalog import Catalog
-from segue.log.disk import Disk, storage_errors, storage_failures
+from segue.log.commit_queue import CommitQueue, Request
+from segue.log.disk import Disk, storage_errors, storage_failed, storage_failures
 from segue.log.flusher import Flusher
 from segue.log.hint import HintFile, read_hint
+from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset, SegmentHeader, SegmentId
 from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN, Live
 from segue.log.options import LogOptions, Sync
@@ -44,6 +47,9 @@ from segue.log.wake import wake_all
 logger = logging.getLogger(__name__)
 
 LOCK_FILENAME: Final = "lock"
+HINT_EVERY_ITEMS: Final = 256
+"""How many records may be synced before the hint follows: writing it each time costs a call."""
+
 _NEVER_US: Final = 1 << 62
 _BYTES: Final = frozenset({bytes})
 
@@ -67,10 +73,14 @@ class Appender:
         self._sync_lock = threading.Lock()
         self._stopped: SegueError | None = None
         # One owner, stores into the mapping, no age to look at: then a record is one call.
-        self._simple = self._mapped and not self._shared and options.segment_age_us is None
+        simple = self._mapped and options.segment_age_us is None
+        self._simple = simple and not self._shared
+        self._simply_shared = simple and self._shared
         self._lock_fd = -1
         self._roll_at_us = _NEVER_US
+        self._commits = CommitQueue(self._commit)
         self._synced = Offset(0)
+        self._hint_due = 0
         self._flusher: Flusher | None = None
         with storage_errors(f"opening {directory}"):
             self._open()
@@ -83,6 +93,7 @@ class Appender:
         disk = self._disk
         timeout_seconds = self._options.lock_timeout_us / 1_000_000
         self._lock_fd = disk.open_to_write(self._directory / LOCK_FILENAME, create=True)
+        self._lock_log, self._unlock_log = disk.locker(self._lock_fd)
         try:
             if not disk.try_lock(self._lock_fd, timeout_seconds=timeout_seconds):
                 raise LogLocked(f"{self._directory} is held by another owner")
@@ -149,7 +160,7 @@ class Appender:
         self._tail.load(end - header.first_offset)
         if self._durable:
             disk.sync_data(self._tail.fd)
-            self._hint.write(header.id, self._tail.index)
+            self._write_hint(self._tail, self._tail.index)
 
     def _open_tail(self, id_: SegmentId) -> Tail:
         catalog = Catalog(self._directory, self._disk)
@@ -183,11 +194,12 @@ class Appender:
             if isinstance(self._stopped, LogClosed):
                 return
             failed, self._stopped = self._stopped, LogClosed(f"{self._directory} is closed")
-            self._simple = False
+            self._simple = self._simply_shared = False
             try:
                 if failed is None:
                     self._enter()
                     with self._sync_lock:
+                        self._hint_due = 0
                         self._sync_tail()
             finally:
                 self._hint.close()
@@ -198,7 +210,7 @@ class Appender:
     def abandon(self) -> None:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
         self._stopped = LogClosed("opened before a fork: open the log again in the child")
-        self._simple = False
+        self._simple = self._simply_shared = False
         self._mutex = threading.Lock()
         os.close(self._lock_fd)
         os.close(self.live.fd)
@@ -209,21 +221,34 @@ class Appender:
         """Append one record and return its offset."""
         if type(payload) is not bytes:
             payload = self._checked(payload)
+        if self._always:
+            if self._commits.lead_alone():
+                return self._append_alone(payload, attr)
+            return self._append_synced(Request((len(payload),), payload, (attr,)))
         # Acquired by hand: a with statement takes as long as storing the record.
         self._mutex.acquire()
         try:
             if self._simple:
                 offset = self._tail.store(payload, attr, self._time_ns() // 1000)
-                if offset < 0:
+                if offset == NO_ROOM:
                     offset = self._put(payload, attr)
+            elif self._simply_shared:
+                self._lock_log()
+                try:
+                    offset = self._tail.store(payload, attr, self._time_ns() // 1000)
+                    if offset == NO_ROOM:
+                        self._catch_up()
+                        offset = self._put(payload, attr)
+                finally:
+                    self._unlock_log()
             else:
                 offset = self._append_with_care(payload, attr)
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
         finally:
             self._mutex.release()
-        if self._durable:
-            self._settle(Offset(offset + 1))
+        if self._flusher is not None:
+            self._flusher.wake()
         if self._words[WAITING]:
             wake_all(self._directory, self.live, self._disk)
         return Offset(offset)
@@ -234,12 +259,12 @@ class Appender:
             raise self._stopped
         if not self._shared:
             return self._put(payload, attr)
-        self._disk.lock(self._lock_fd)
+        self._lock_log()
         try:
             self._catch_up()
             return self._put(payload, attr)
         finally:
-            self._disk.unlock(self._lock_fd)
+            self._unlock_log()
 
     def _put(self, payload: bytes, attr: int) -> Offset:
         now_us = self._time_ns() // 1000
@@ -261,24 +286,91 @@ class Appender:
         batch, lengths = self._checked_batch(payloads)
         if attrs is not None and len(attrs) != len(batch):
             raise InvalidArgument(f"{len(attrs)} attrs for {len(batch)} payloads")
-        data = b"".join(batch)
+        if not batch:
+            with self.locked():
+                return Offset(self._tail.next_offset)
+        request = Request(lengths, b"".join(batch), attrs)
+        if self._always:
+            return self._append_synced(request)
+        _check_attrs(attrs)
         with self.locked():
-            tail = self._tail
-            if not batch:
-                return Offset(tail.next_offset)
-            now_us = self._time_ns() // 1000
-            if now_us >= self._roll_at_us and tail.index:
-                tail = self._roll()
-            with self._stopping_on_failure():
-                if not tail.put_many(lengths, data, attrs, now_us):
-                    tail = self._make_room(len(batch), len(data))
-                    tail.put_many(lengths, data, attrs, now_us)
-            end = Offset(tail.next_offset)
-        if self._durable:
-            self._settle(end)
+            self._put_all([request])
+        if request.error is not None:
+            raise request.error
+        if self._flusher is not None:
+            self._flusher.wake()
         if self._words[WAITING]:
             wake_all(self._directory, self.live, self._disk)
-        return Offset(end - len(batch))
+        return request.offset
+
+    def _append_alone(self, payload: bytes, attr: int) -> Offset:
+        """Append, sync and publish for the only thread that wants to: what most programs do."""
+        try:
+            with self._mutex:
+                offset = self._append_with_care(payload, attr)
+            self._sync()
+            if self._shared:
+                with self._mutex:
+                    self._publish()
+        except (OverflowError, TypeError, struct.error):
+            raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
+        finally:
+            self._commits.hand_over()
+        if self._words[WAITING]:
+            wake_all(self._directory, self.live, self._disk)
+        return offset
+
+    def _append_synced(self, request: Request) -> Offset:
+        """Append, sync and publish, together with whatever other threads append just now."""
+        _check_attrs(request.attrs)
+        offset = self._commits.submit(request)
+        if self._words[WAITING]:
+            wake_all(self._directory, self.live, self._disk)
+        return offset
+
+    def _commit(self, requests: list[Request]) -> None:
+        """Write, sync and publish; every request gets its offset or its error."""
+        try:
+            with self._mutex:
+                if self._stopped is not None:
+                    raise self._stopped
+                if self._shared:
+                    self._enter()
+                try:
+                    self._put_all(requests)
+                finally:
+                    if self._shared:
+                        self._leave()
+            try:
+                self._sync()
+            except (KeyboardInterrupt, SystemExit):
+                self._sync()  # The others still wait for it.
+                raise
+            if self._shared:
+                with self._mutex:
+                    self._publish()
+        except SegueError as error:
+            for request in requests:
+                request.error = request.error or error
+
+    def _put_all(self, requests: list[Request]) -> None:
+        """Write requests in order, rolling as needed. The caller holds the locks."""
+        now_us = self._time_ns() // 1000
+        if now_us >= self._roll_at_us and self._tail.index:
+            self._roll()
+        done = 0
+        while done < len(requests):
+            request = requests[done]
+            try:
+                stored = self._tail.put_run(requests[done:], now_us)
+                if stored == 0:
+                    self._make_room(len(request.lengths), len(request.data))
+                done += stored
+            except StorageFailed as error:
+                raise self._stop(error) from error.__cause__
+            except InvalidArgument as error:
+                request.error = error
+                done += 1
 
     def _checked(self, payload: Payload) -> bytes:
         if not isinstance(payload, bytes | bytearray | memoryview):
@@ -347,7 +439,7 @@ class Appender:
             self._words[PUBLISHED] = first_offset
             self._synced = first_offset
             if self._durable:
-                self._hint.write(header.id, 0)
+                self._write_hint(self._tail, 0)
             old.close()
         logger.info("roll path=%s first_offset=%d", path, first_offset)
         return self._tail
@@ -368,12 +460,12 @@ class Appender:
 
     def _enter(self) -> None:
         if self._shared:
-            self._disk.lock(self._lock_fd)
+            self._lock_log()
             self._catch_up()
 
     def _leave(self) -> None:
         if self._shared:
-            self._disk.unlock(self._lock_fd)
+            self._unlock_log()
 
     def _catch_up(self) -> None:
         """Learn what other processes appended since we last held the lock."""
@@ -391,43 +483,38 @@ class Appender:
 
     # Syncing -------------------------------------------------------------------------------
 
-    def _settle(self, end: Offset) -> None:
-        """Do for the records before `end` what the sync mode promises."""
-        if self._always:
-            self._commit(end)
-        elif self._flusher is not None:
-            self._flusher.wake()
-
-    def _commit(self, end: Offset) -> None:
-        """Return once every record before `end` is synced and published."""
-        if self._synced < end:
-            with self._sync_lock:
-                # Another thread may have synced for us while we waited.
-                if self._synced < end:
-                    if self._stopped is not None:
-                        raise self._stopped
-                    self._sync_tail()
-        if self._words[PUBLISHED] < end:
-            with self._mutex:
-                self._publish()
-
     def _publish(self) -> None:
         """Show every synced record to readers. Several processes may want to: highest wins."""
-        if self._shared:
-            self._disk.lock(self._lock_fd)
+        self._lock_log()
         try:
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
         finally:
-            self._leave()
+            self._unlock_log()
+
+    def _sync(self) -> None:
+        with self._sync_lock:
+            if self._stopped is not None:
+                raise self._stopped
+            self._sync_tail()
 
     def _sync_tail(self) -> None:
         """Sync the active segment. The caller holds `_sync_lock`, so it stays the active one."""
         tail = self._tail
         index = tail.index
-        with self._stopping_on_failure(), storage_failures(f"syncing {tail.path}"):
+        try:
             self._disk.sync_data(tail.fd)
-            self._hint.write(tail.header.id, index)
+            if index >= self._hint_due:
+                self._write_hint(tail, index)
+        except OSError as error:
+            raise self._stop(storage_failed(f"syncing {tail.path}", error)) from error
         self._synced = Offset(tail.first_offset + index)
+        if not self._shared and self._always:
+            # Rolling holds the lock, too, so the word only grows.
+            self._words[PUBLISHED] = self._synced
+
+    def _write_hint(self, tail: Tail, index: int) -> None:
+        self._hint.write(tail.header.id, index)
+        self._hint_due = index + HINT_EVERY_ITEMS
 
     def flush(self) -> None:
         """Return once everything appended before this call is on the device."""
@@ -443,21 +530,30 @@ class Appender:
                 self._sync_tail()
 
     def _stop(self, error: SegueError) -> SegueError:
+        """Take no more writes: nobody can say what is on disk."""
+        logger.error("stopped writing path=%s reason=%s", self._directory, error)
         self._stopped = error
-        self._simple = False
+        self._simple = self._simply_shared = False
         self._words[FAILED] = 1
         return error
 
     @contextmanager
     def _stopping_on_failure(self) -> Iterator[None]:
-        """Take no more writes once one has failed: nobody can say what is on disk."""
         try:
             yield
         except StorageFailed as error:
-            logger.error("stopped writing path=%s reason=%s", self._directory, error)
             raise self._stop(error) from error.__cause__
 
 
 def _nanoseconds(clock: Clock) -> Callable[[], int]:
     """Return `clock` in nanoseconds: for the system's own that saves a call in each append."""
     return time.time_ns if clock is system_clock else lambda: clock() * 1000
+
+
+def _check_attrs(attrs: Sequence[int] | None) -> None:
+    """Refuse attrs that do not fit in a slot before they share a write with others."""
+    if attrs is not None:
+        try:
+            array("Q", attrs)
+        except (OverflowError, TypeError):
+            raise InvalidArgument("an attr must fit in 64 bits without a sign") from None

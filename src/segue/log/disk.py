@@ -10,8 +10,9 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -51,9 +52,14 @@ def storage_failures(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(
-            f"{doing}: {error.strerror or error}; the log takes no more writes until it is reopened"
-        ) from error
+        raise storage_failed(doing, error) from error
+
+
+def storage_failed(doing: str, error: OSError) -> StorageFailed:
+    """Return the error that stops a log."""
+    return StorageFailed(
+        f"{doing}: {error.strerror or error}; the log takes no more writes until it is reopened"
+    )
 
 
 class Disk:
@@ -181,6 +187,10 @@ class Disk:
     def lock(self, fd: int, *, shared: bool = False) -> None:
         """Take the file's lock, waiting for it. Held per opening, so by one thread at a time."""
         fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+    def locker(self, fd: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return what locks and what unlocks the file, without a call in between."""
+        return partial(fcntl.flock, fd, fcntl.LOCK_EX), partial(fcntl.flock, fd, fcntl.LOCK_UN)
 
     def try_lock(self, fd: int, *, shared: bool = False, timeout_seconds: float = 0.0) -> bool:
         """Take the file's lock within `timeout_seconds` and tell whether it was had."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
 from segue.log.layout import HEADER_BYTES, SLOT_BYTES
-from segue.log.live import PUBLISHED, WRITTEN
+from segue.log.live import FAILED, PUBLISHED, SEGMENT, WRITTEN
 from segue.log.slots import RESIDUE, pack_body, pack_crc
 
 NO_ROOM: Final = -1
@@ -26,6 +26,7 @@ class HotTail:
         "payloads_ready",
         "position",
         "publish_at_once",
+        "segment",
         "slots_ready",
         "time_us",
     )
@@ -35,18 +36,22 @@ class HotTail:
         self._words = words
         self.publish_at_once = publish_at_once
         self.index = self.position = self.chain = self.time_us = 0
-        self.first_offset = self.slots_ready = self.payloads_ready = 0
+        self.segment = self.first_offset = self.slots_ready = self.payloads_ready = 0
 
     def store(self, payload: bytes, attr: int, time_us: int) -> int:
-        """Append one record to space written ahead and return its offset, or NO_ROOM.
+        """Append one record to space written ahead and return its offset.
 
-        Nothing may interrupt between the stores: calls come first, plain assignments last.
+        NO_ROOM if there is not enough of it, or if another process was here meanwhile. Nothing may interrupt between the stores: calls come first, plain assignments last.
         """
         index = self.index
         position = self.position
         length = len(payload)
         end = position + length
         if end > self.payloads_ready or index >= self.slots_ready:
+            return NO_ROOM
+        words = self._words
+        offset = self.first_offset + index
+        if words[WRITTEN] != offset or words[SEGMENT] != self.segment or words[FAILED]:
             return NO_ROOM
         if time_us < self.time_us:  # noqa: PLR1730 - a call to max costs a tenth of the append
             time_us = self.time_us  # A clock that steps back must not reorder the log.
@@ -60,14 +65,13 @@ class HotTail:
             raise ValueError("the segment is closed")
         mapping[position:end] = payload
         mapping[at : at + SLOT_BYTES] = slot
-        offset = self.first_offset + index
         self.position = end
         self.chain = after
         self.time_us = time_us
         self.index = index + 1
-        self._words[WRITTEN] = offset + 1
+        words[WRITTEN] = offset + 1
         if self.publish_at_once:
-            self._words[PUBLISHED] = offset + 1
+            words[PUBLISHED] = offset + 1
         return offset
 
     def detach(self) -> None:

@@ -6,25 +6,26 @@ zeros, a little at first, so a full disk is an error before the record and never
 """
 
 import contextlib
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from segue.errors import InvalidArgument
 from segue.log import slots
-from segue.log.checksum import crc32_bulk
-from segue.log.disk import Disk, storage_errors, storage_failures
-from segue.log.hot import HotTail, encode_batch
+from segue.log.checksum import crc32_bulk, crc32_short
+from segue.log.commit_queue import Request
+from segue.log.disk import Disk, storage_errors, storage_failed
+from segue.log.hot import NO_ROOM, HotTail, encode_batch
 from segue.log.layout import (
     HEADER_BYTES,
     SLOT_BYTES,
+    Offset,
     Position,
     SegmentHeader,
     Summary,
     segment_filename,
 )
 from segue.log.live import PAYLOADS_READY, PUBLISHED, SLOTS_READY, WRITTEN, Live
+from segue.log.slots import RESIDUE, pack_body, pack_crc
 
 SLOTS_AHEAD_BYTES: Final = 4096
 PAYLOADS_AHEAD_BYTES: Final = 16 * 1024
@@ -63,6 +64,7 @@ class Tail(HotTail):
         except BaseException:
             disk.close(self.fd)
             raise
+        self.segment = header.id
         self.first_offset = header.first_offset
         self.index = 0
         self.position = header.payloads_position
@@ -93,62 +95,92 @@ class Tail(HotTail):
     def put(self, payload: bytes, attr: int, time_us: int) -> bool:
         """Append one record and return True, or False if the segment has no room for it."""
         if self._mapping is None:
-            return self._put([len(payload)], payload, [attr], time_us)
-        try:
-            return self._prepare(1, len(payload)) and self.store(payload, attr, time_us) >= 0
-        except (OverflowError, TypeError, struct.error):
-            raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
+            return self._put_written(payload, attr, time_us)
+        if self.store(payload, attr, time_us) != NO_ROOM:
+            return True
+        return self._prepare(1, len(payload)) and self.store(payload, attr, time_us) != NO_ROOM
 
-    def put_many(
-        self, lengths: Sequence[int], data: bytes, attrs: Sequence[int] | None, time_us: int
-    ) -> bool:
-        """Append one batch of payloads joined in `data`; False if the segment has no room."""
-        return self._put(lengths, data, attrs, time_us)
-
-    def _put(
-        self, lengths: Sequence[int], data: bytes, attrs: Sequence[int] | None, time_us: int
-    ) -> bool:
-        count = len(lengths)
-        if not self._prepare(count, len(data)):
+    def _put_written(self, payload: bytes, attr: int, time_us: int) -> bool:
+        index, position, before = self.index, self.position, self.chain
+        length = len(payload)
+        end = position + length
+        if (end > self.payloads_ready or index >= self.slots_ready) and not self._prepare(
+            1, length
+        ):
             return False
-        position = self.position
-        end = position + len(data)
         time_us = max(time_us, self.time_us)
-        before = self.chain
-        after = crc32_bulk(data, before)
-        try:
-            table = encode_batch(
-                lengths, attrs, time_us=time_us, position=position, before=before, after=after
+        after = crc32_bulk(payload, before)
+        body = pack_body(time_us, attr, position, length, 0, before, after)
+        self._write(payload, body + pack_crc(crc32_short(body, RESIDUE)))
+        self._advance(index + 1, end, after, time_us)
+        return True
+
+    def put_run(self, requests: Sequence[Request], time_us: int) -> int:
+        """Append requests, a batch each, while there is room; return how many were.
+
+        Those have their offset then. One write for all payloads, one for all slots.
+        """
+        index, position, chain = self.index, self.position, self.chain
+        time_us = max(time_us, self.time_us)
+        offsets: list[int] = []
+        tables: list[bytes] = []
+        pieces: list[bytes] = []
+        for request in requests:
+            stop = index + len(request.lengths)
+            end = position + len(request.data)
+            if stop > self.header.items_max or end > self.header.bytes_max:
+                break
+            after = crc32_bulk(request.data, chain)
+            tables.append(
+                encode_batch(
+                    request.lengths,
+                    request.attrs,
+                    time_us=time_us,
+                    position=position,
+                    before=chain,
+                    after=after,
+                )
             )
-        except (OverflowError, TypeError):
-            raise InvalidArgument("each attr must fit in 64 bits without a sign") from None
-        at = HEADER_BYTES + self.index * SLOT_BYTES
-        if self._mapping is None:
-            self._write(position, data, at, table)
-        else:
-            self._mapping[position:end] = data
-            self._mapping[at : at + len(table)] = table
-        # Plain assignments only from here on: nothing may interrupt between them.
+            pieces.append(request.data)
+            offsets.append(self.first_offset + index)
+            index, position, chain = stop, end, after
+        if not offsets:
+            return 0
+        if index > self.slots_ready or position > self.payloads_ready:
+            self._prepare(index - self.index, position - self.position)
+        self._write(b"".join(pieces), b"".join(tables))
+        self._advance(index, position, chain, time_us)
+        for request, offset in zip(requests, offsets, strict=False):
+            request.offset = Offset(offset)
+        return len(offsets)
+
+    def _advance(self, index: int, position: int, chain: int, time_us: int) -> None:
+        """Take in what was written. Plain assignments only: nothing may interrupt them."""
         words = self._words
-        index = self.index + count
         next_offset = self.first_offset + index
-        self.position = end
-        self.chain = after
+        self.position = position
+        self.chain = chain
         self.time_us = time_us
         self.index = index
         words[WRITTEN] = next_offset
         if self.publish_at_once:
             words[PUBLISHED] = next_offset
-        return True
 
-    def _write(self, position: int, data: bytes, at: int, table: bytes) -> None:
-        with storage_failures(f"writing {self.path}"):
-            if data:
-                self._disk.write_at(self.fd, data, position)
-            self._disk.write_at(self.fd, table, at)
+    def _write(self, data: bytes, table: bytes) -> None:
+        position, at = self.position, HEADER_BYTES + self.index * SLOT_BYTES
+        if self._mapping is None:
+            try:
+                if data:
+                    self._disk.write_at(self.fd, data, position)
+                self._disk.write_at(self.fd, table, at)
+            except OSError as error:
+                raise storage_failed(f"writing {self.path}", error) from error
+        else:
+            self._mapping[position : position + len(data)] = data
+            self._mapping[at : at + len(table)] = table
 
     def _prepare(self, count: int, size_bytes: int) -> bool:
-        """Make sure that `count` records of `size_bytes` can be stored; False if they never can."""
+        """Write ahead for `count` records of `size_bytes`; False if the segment has no room."""
         header = self.header
         stop = self.index + count
         end = self.position + size_bytes
