@@ -9,51 +9,45 @@ could take back. In the other modes it is published at once.
 """
 
 import logging
-import os
 import secrets
 import struct
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from segue.clock import Clock, system_clock
 from segue.errors import (
-    BatchTooLarge,
     InvalidArgument,
     LogClosed,
-    LogLocked,
     RecordTooLarge,
     SegueError,
+    StorageError,
     StorageFailed,
 )
 from segue.log.catalog import Catalog
 from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import Disk, storage_errors, storage_failed, storage_failures
 from segue.log.flusher import Flusher
-from segue.log.hint import HintFile, read_hint
+from segue.log.hint import HintFile
 from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset, SegmentHeader, SegmentId
-from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN, Live
+from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN
 from segue.log.options import LogOptions, Sync
-from segue.log.recovery import Evidence, Recovery
+from segue.log.ownership import Ownership
+from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
+from segue.log.recovery import recover_log
 from segue.log.tail import Tail, adopt_segment, create_segment
 from segue.log.wake import wake_all
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILENAME: Final = "lock"
 HINT_EVERY_ITEMS: Final = 256
 """How many records may be synced before the hint follows: writing it each time costs a call."""
 
 _NEVER_US: Final = 1 << 62
-_BYTES: Final = frozenset({bytes})
-
-Payload = bytes | bytearray | memoryview
 
 
 class Appender:
@@ -76,91 +70,42 @@ class Appender:
         simple = self._mapped and options.segment_age_us is None
         self._simple = simple and not self._shared
         self._simply_shared = simple and self._shared
-        self._lock_fd = -1
         self._roll_at_us = _NEVER_US
         self._commits = CommitQueue(self._commit)
         self._synced = Offset(0)
         self._hint_due = 0
         self._flusher: Flusher | None = None
-        with storage_errors(f"opening {directory}"):
-            self._open()
+        with storage_errors(f"opening {directory}"), ExitStack() as undo:
+            self._open(undo)
+            undo.pop_all()
         if options.sync is Sync.INTERVAL:
             self._flusher = Flusher(self.sync_in_background, options.sync_interval_ms / 1000)
 
     # Opening and closing ---------------------------------------------------------------------
 
-    def _open(self) -> None:
-        disk = self._disk
-        timeout_seconds = self._options.lock_timeout_us / 1_000_000
-        self._lock_fd = disk.open_to_write(self._directory / LOCK_FILENAME, create=True)
-        self._lock_log, self._unlock_log = disk.locker(self._lock_fd)
-        try:
-            if not disk.try_lock(self._lock_fd, timeout_seconds=timeout_seconds):
-                raise LogLocked(f"{self._directory} is held by another owner")
-            self.live = Live(self._directory, disk, read_only=False)
-            self._words = self.live.words
-            try:
-                self._join_or_recover()
-            except BaseException:
-                self.live.close()
-                raise
-            if self._shared:
-                disk.unlock(self._lock_fd)
-        except BaseException:
-            disk.close(self._lock_fd)
-            raise
-        self._pid = os.getpid()
-
-    def _join_or_recover(self) -> None:
-        """Every process that writes holds the live page's lock; who gets it alone recovers."""
-        disk, live = self._disk, self.live
-        alone = disk.try_lock(live.fd)
-        if not alone and not self._shared:
-            raise LogLocked(f"{self._directory} is open in another process")
-        if alone:
-            self._hint = HintFile(self._directory, disk)
-            self._recover()
-        else:
-            if not disk.try_lock(live.fd, shared=True) or not live.is_current():
-                raise LogLocked(f"{self._directory} is held by another owner")
-            if live.words[FAILED]:
-                raise StorageFailed("a write failed: every process must close the log first")
-            self._hint = HintFile(self._directory, disk)
-            self._tail = self._open_tail(SegmentId(live.words[SEGMENT]))
-            self._tail.load(live.words[WRITTEN] - self._tail.first_offset)
-        if self._shared and alone:
-            disk.lock(live.fd, shared=True)
-        self._synced = Offset(live.words[PUBLISHED])
-
-    def _recover(self) -> None:
-        disk, live = self._disk, self.live
-        catalog = Catalog(self._directory, disk)
-        evidence = Evidence(
-            hint=read_hint(self._directory, disk),
-            published=Offset(live.words[PUBLISHED]) if live.is_current() else None,
+    def _open(self, undo: ExitStack) -> None:
+        options = self._options
+        self._owner = Ownership(
+            self._directory,
+            self._disk,
+            shared=self._shared,
+            timeout_seconds=options.lock_timeout_us / 1_000_000,
         )
-        recovery = Recovery(self._directory, catalog, disk, evidence, sync=self._durable)
-        tip = recovery.run()
-        end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
-        if recovery.lost_a_segment and evidence.published is not None:
-            end = max(end, evidence.published)
-        header = None if tip is None else tip.header
-        if tip is None or tip.sealed or recovery.lost_a_segment:
-            known = recovery.highest_id
-            if evidence.hint is not None and tip is None:
-                known = max(known, evidence.hint.segment)
-            header = self._new_header(SegmentId(known + 1), end, header)
-            path = create_segment(self._directory, header, disk, sync=self._durable)
-            adopt_segment(path, disk, sync=self._durable)
-            catalog.ids.append(header.id)
-        assert header is not None
-        first = catalog.ids[0] if catalog.ids else header.id
-        live.start(first=first, segment=header.id, next_offset=end)
-        self._tail = self._open_tail(header.id)
-        self._tail.load(end - header.first_offset)
-        if self._durable:
-            disk.sync_data(self._tail.fd)
+        undo.callback(self._owner.close)
+        self.live = self._owner.live
+        self._words = self.live.words
+        self._hint = HintFile(self._directory, self._disk)
+        undo.callback(self._hint.close)
+        if self._owner.is_alone:
+            recover_log(self._directory, self.live, options)
+        self._tail = self._open_tail(SegmentId(self._words[SEGMENT]))
+        undo.callback(self._tail.close)
+        self._tail.load(self._words[WRITTEN] - self._tail.first_offset)
+        if self._owner.is_alone and self._durable:
+            self._disk.sync_data(self._tail.fd)
             self._write_hint(self._tail, self._tail.index)
+        self._synced = Offset(self._words[PUBLISHED])
+        self._owner.settle()
 
     def _open_tail(self, id_: SegmentId) -> Tail:
         catalog = Catalog(self._directory, self._disk)
@@ -178,13 +123,8 @@ class Appender:
         )
         age_us = self._options.segment_age_us
         self._roll_at_us = _NEVER_US if age_us is None else header.created_us + age_us
-        self._limits = self._options.new_header(header.id, header.first_offset, header, nonce=0)
+        self._limits = self._options.new_header(header.id, header.first_offset, header)
         return tail
-
-    def _new_header(
-        self, id_: SegmentId, first_offset: Offset, previous: SegmentHeader | None
-    ) -> SegmentHeader:
-        return self._options.new_header(id_, first_offset, previous, nonce=secrets.randbits(64))
 
     def close(self) -> None:
         """Sync what is not, leave the hint and let go of every lock."""
@@ -204,26 +144,25 @@ class Appender:
             finally:
                 self._hint.close()
                 self._tail.close()
-                self.live.close()
-                self._disk.close(self._lock_fd)
+                self._owner.close()
 
     def abandon(self) -> None:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
         self._stopped = LogClosed("opened before a fork: open the log again in the child")
         self._simple = self._simply_shared = False
-        self._mutex = threading.Lock()
-        os.close(self._lock_fd)
-        os.close(self.live.fd)
+        self._owner.abandon()
 
     # Appending -----------------------------------------------------------------------------
 
-    def append(self, payload: Payload, *, attr: int = 0) -> Offset:
+    # Flat on purpose: a call costs a tenth of an append.
+    def append(self, payload: Payload, *, attr: int = 0) -> Offset:  # noqa: PLR0912
         """Append one record and return its offset."""
         if type(payload) is not bytes:
-            payload = self._checked(payload)
+            payload = checked_payload(payload, self._limits)
         if self._always:
             if self._commits.lead_alone():
                 return self._append_alone(payload, attr)
+            check_attrs((attr,), 1)
             return self._append_synced(Request((len(payload),), payload, (attr,)))
         # Acquired by hand: a with statement takes as long as storing the record.
         self._mutex.acquire()
@@ -233,14 +172,14 @@ class Appender:
                 if offset == NO_ROOM:
                     offset = self._put(payload, attr)
             elif self._simply_shared:
-                self._lock_log()
+                self._owner.lock()
                 try:
                     offset = self._tail.store(payload, attr, self._time_ns() // 1000)
                     if offset == NO_ROOM:
                         self._catch_up()
                         offset = self._put(payload, attr)
                 finally:
-                    self._unlock_log()
+                    self._owner.unlock()
             else:
                 offset = self._append_with_care(payload, attr)
         except (OverflowError, TypeError, struct.error):
@@ -259,12 +198,12 @@ class Appender:
             raise self._stopped
         if not self._shared:
             return self._put(payload, attr)
-        self._lock_log()
+        self._owner.lock()
         try:
             self._catch_up()
             return self._put(payload, attr)
         finally:
-            self._unlock_log()
+            self._owner.unlock()
 
     def _put(self, payload: bytes, attr: int) -> Offset:
         now_us = self._time_ns() // 1000
@@ -283,16 +222,14 @@ class Appender:
         self, payloads: Iterable[Payload], *, attrs: Sequence[int] | None = None
     ) -> Offset:
         """Append one batch, all or nothing, and return the offset of its first record."""
-        batch, lengths = self._checked_batch(payloads)
-        if attrs is not None and len(attrs) != len(batch):
-            raise InvalidArgument(f"{len(attrs)} attrs for {len(batch)} payloads")
+        batch, lengths = checked_batch(payloads, self._limits)
+        check_attrs(attrs, len(batch))
         if not batch:
             with self.locked():
                 return Offset(self._tail.next_offset)
         request = Request(lengths, b"".join(batch), attrs)
         if self._always:
             return self._append_synced(request)
-        _check_attrs(attrs)
         with self.locked():
             self._put_all([request])
         if request.error is not None:
@@ -322,7 +259,6 @@ class Appender:
 
     def _append_synced(self, request: Request) -> Offset:
         """Append, sync and publish, together with whatever other threads append just now."""
-        _check_attrs(request.attrs)
         offset = self._commits.submit(request)
         if self._words[WAITING]:
             wake_all(self._directory, self.live, self._disk)
@@ -341,11 +277,8 @@ class Appender:
                 finally:
                     if self._shared:
                         self._leave()
-            try:
-                self._sync()
-            except (KeyboardInterrupt, SystemExit):
-                self._sync()  # The others still wait for it.
-                raise
+            if any(request.error is None for request in requests):
+                self._sync_for_others()
             if self._shared:
                 with self._mutex:
                     self._publish()
@@ -368,36 +301,14 @@ class Appender:
                 done += stored
             except StorageFailed as error:
                 raise self._stop(error) from error.__cause__
-            except InvalidArgument as error:
+            except RecordTooLarge as error:
                 request.error = error
                 done += 1
-
-    def _checked(self, payload: Payload) -> bytes:
-        if not isinstance(payload, bytes | bytearray | memoryview):
-            raise InvalidArgument(f"a payload is bytes, not {type(payload).__name__}")
-        size_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        size_bytes_max = self._limits.payload_bytes_max
-        if size_bytes > size_bytes_max:
-            raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=size_bytes_max)
-        return bytes(payload)
-
-    def _checked_batch(self, payloads: Iterable[Payload]) -> tuple[list[bytes], list[int]]:
-        """Return the payloads and their lengths, before anything is joined or written."""
-        limits = self._limits
-        taken = payloads if type(payloads) is list else list(islice(payloads, limits.items_max + 1))
-        if len(taken) > limits.items_max:
-            raise BatchTooLarge(f"a batch has at most {limits.items_max} records here")
-        if set(map(type, taken)) <= _BYTES:
-            batch = cast("list[bytes]", taken)
-        else:
-            batch = [item if type(item) is bytes else self._checked(item) for item in taken]
-        lengths = list(map(len, batch))
-        if sum(lengths) > limits.payload_bytes_max:
-            raise BatchTooLarge(
-                f"a batch of {sum(lengths)} bytes does not fit: at most "
-                f"{limits.payload_bytes_max} bytes here"
-            )
-        return batch, lengths
+            except StorageError as error:
+                # No space: what came before is written, none of these is.
+                for refused in requests[done:]:
+                    refused.error = error
+                return
 
     # Rolling -------------------------------------------------------------------------------
 
@@ -424,7 +335,9 @@ class Appender:
         """
         old = self._tail
         first_offset = Offset(old.next_offset)
-        header = self._new_header(SegmentId(old.header.id + 1), first_offset, old.header)
+        header = self._options.new_header(
+            SegmentId(old.header.id + 1), first_offset, old.header, nonce=secrets.randbits(64)
+        )
         created = create_segment(self._directory, header, self._disk, sync=self._durable)
         with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
             if self._durable:
@@ -460,12 +373,12 @@ class Appender:
 
     def _enter(self) -> None:
         if self._shared:
-            self._lock_log()
+            self._owner.lock()
             self._catch_up()
 
     def _leave(self) -> None:
         if self._shared:
-            self._unlock_log()
+            self._owner.unlock()
 
     def _catch_up(self) -> None:
         """Learn what other processes appended since we last held the lock."""
@@ -485,17 +398,24 @@ class Appender:
 
     def _publish(self) -> None:
         """Show every synced record to readers. Several processes may want to: highest wins."""
-        self._lock_log()
+        self._owner.lock()
         try:
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
         finally:
-            self._unlock_log()
+            self._owner.unlock()
 
     def _sync(self) -> None:
         with self._sync_lock:
             if self._stopped is not None:
                 raise self._stopped
             self._sync_tail()
+
+    def _sync_for_others(self) -> None:
+        try:
+            self._sync()
+        except (KeyboardInterrupt, SystemExit):
+            self._sync()  # They still wait for it.
+            raise
 
     def _sync_tail(self) -> None:
         """Sync the active segment. The caller holds `_sync_lock`, so it stays the active one."""
@@ -548,12 +468,3 @@ class Appender:
 def _nanoseconds(clock: Clock) -> Callable[[], int]:
     """Return `clock` in nanoseconds: for the system's own that saves a call in each append."""
     return time.time_ns if clock is system_clock else lambda: clock() * 1000
-
-
-def _check_attrs(attrs: Sequence[int] | None) -> None:
-    """Refuse attrs that do not fit in a slot before they share a write with others."""
-    if attrs is not None:
-        try:
-            array("Q", attrs)
-        except (OverflowError, TypeError):
-            raise InvalidArgument("an attr must fit in 64 bits without a sign") from None

@@ -41,7 +41,8 @@ class HotTail:
     def store(self, payload: bytes, attr: int, time_us: int) -> int:
         """Append one record to space written ahead and return its offset.
 
-        NO_ROOM if there is not enough of it, or if another process was here meanwhile. Nothing may interrupt between the stores: calls come first, plain assignments last.
+        NO_ROOM if there is not enough of it, or if another process was here meanwhile.
+        Nothing may interrupt between the stores: calls come first, plain assignments last.
         """
         index = self.index
         position = self.position

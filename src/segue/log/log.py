@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING, Self
 
 from segue.clock import Clock, system_clock
 from segue.errors import (
-    CorruptPosition,
-    Damage,
     InvalidArgument,
     LogClosed,
     LogNotFound,
@@ -28,14 +25,15 @@ from segue.errors import (
     OffsetNotWritten,
     UnsupportedFileSystem,
 )
-from segue.log.appender import Appender, Payload
+from segue.log.appender import Appender
 from segue.log.audit import SegmentAudit, audit_segment
 from segue.log.catalog import list_segments
+from segue.log.cleaner import Cleaner, protected_positions
 from segue.log.cursor import Cursor
 from segue.log.disk import Disk, storage_errors
 from segue.log.horizon import Horizon
+from segue.log.inventory import SegmentInfo, segment_info
 from segue.log.layout import Offset, SegmentId
-from segue.log.live import FIRST
 from segue.log.options import (
     LOCK_TIMEOUT_SECONDS_DEFAULT,
     SYNC_INTERVAL_MS_DEFAULT,
@@ -47,11 +45,12 @@ from segue.log.options import (
     microseconds_from,
     sync_from,
 )
+from segue.log.payloads import Payload
 from segue.log.positions import Positions, SavedPosition
 from segue.log.reader import FETCH_ITEMS_MAX, Reader, Start
 from segue.log.record import Record, microseconds
 from segue.log.repair import RepairReport, repair_log
-from segue.log.retention import RetentionLimits, SegmentFacts, segments_to_delete
+from segue.log.retention import RetentionLimits, segments_to_delete
 from segue.log.wake import Waiter
 
 if TYPE_CHECKING:
@@ -60,21 +59,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _open_logs: "weakref.WeakSet[Log]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo:
-    """One segment, as `Log.segments` lists it."""
-
-    id: SegmentId
-    path: Path
-    first_offset: Offset | None
-    """None if the header cannot be read."""
-    count: int
-    sealed: bool
-    size_bytes: int
-    """What the file takes up on the device."""
-    created_us: int
 
 
 class Log:
@@ -181,6 +165,7 @@ class Log:
         return self._writing().roll()
 
     def _writing(self) -> Appender:
+        self._require_open()
         if self._appender is None:
             raise LogReadOnly(f"{self.path} is open read-only")
         return self._appender
@@ -218,34 +203,12 @@ class Log:
     def segments(self) -> list[SegmentInfo]:
         """List the segments, oldest first."""
         self._require_open()
+        found = []
         with storage_errors(f"listing {self.path}"):
-            return [self._segment_info(id_) for id_ in list_segments(self.path, self._disk)]
-
-    def _segment_info(self, id_: SegmentId) -> SegmentInfo:
-        catalog = self._horizon.catalog
-        size_bytes = self._disk.file_bytes(catalog.path(id_))
-        try:
-            header, summary = catalog.read_page(id_)
-        except Damage:
-            return SegmentInfo(
-                id=id_,
-                path=catalog.path(id_),
-                first_offset=None,
-                count=0,
-                sealed=False,
-                size_bytes=size_bytes,
-                created_us=0,
-            )
-        active = max(0, min(header.items_max, self.next_offset - header.first_offset))
-        return SegmentInfo(
-            id=id_,
-            path=catalog.path(id_),
-            first_offset=header.first_offset,
-            count=active if summary is None else summary.count,
-            sealed=summary is not None,
-            size_bytes=size_bytes,
-            created_us=header.created_us,
-        )
+            for id_ in list_segments(self.path, self._disk):
+                with contextlib.suppress(FileNotFoundError):  # Just deleted by somebody.
+                    found.append(segment_info(self._horizon, id_, self._disk))
+        return found
 
     # Reading -------------------------------------------------------------------------------
 
@@ -254,6 +217,7 @@ class Log:
 
         Raises OffsetTrimmed, OffsetNotWritten, RecordRemoved, CorruptRecord, CorruptSegment.
         """
+        self._require_open()
         place = Offset(offset)
         with self._reading:
             latest = self.next_offset
@@ -384,8 +348,10 @@ class Log:
         Never the active one, and none that a reader of any process has open.
         """
         with self._writing().locked():
-            facts = self._sealed_facts()
-            return self._delete([fact.id for fact in facts if fact.end_offset <= offset])
+            cleaner = self._cleaner()
+            return cleaner.delete(
+                [facts.id for facts in cleaner.sealed() if facts.end_offset <= offset]
+            )
 
     def cleanup(
         self,
@@ -407,68 +373,21 @@ class Log:
             lag_max=lag_max,
         )
         with self._writing().locked():
-            facts = self._sealed_facts()
+            cleaner = self._cleaner()
+            facts = cleaner.sealed()
             ids = segments_to_delete(
                 facts,
-                [self._protected_by(name) for name in self._positions.names()],
+                protected_positions(self._positions),
                 limits,
                 active_bytes=self.size_bytes - sum(fact.size_bytes for fact in facts),
                 next_offset=self.next_offset,
                 now_us=self._clock(),
             )
-            return self._delete(ids)
+            return cleaner.delete(ids)
 
-    def _protected_by(self, name: str) -> SavedPosition:
-        try:
-            saved = self._positions.load(name)
-        except CorruptPosition as error:
-            logger.warning("unreadable position protects everything reason=%s", error)
-            saved = None
-        return saved or SavedPosition(SegmentId(0), Offset(0))
-
-    def _sealed_facts(self) -> list[SegmentFacts]:
-        """Return what retention may look at: sealed segments, up to the first that is not."""
-        facts = []
-        active = self._horizon.active()
-        for id_ in list_segments(self.path, self._disk):
-            try:
-                header, summary = self._horizon.catalog.read_page(id_)
-            except Damage:
-                break  # Never deleted on doubt, nor what lies behind it.
-            if summary is None or id_ == active:
-                break
-            facts.append(
-                SegmentFacts(
-                    id=id_,
-                    end_offset=Offset(header.first_offset + summary.count),
-                    size_bytes=self._disk.file_bytes(self._horizon.catalog.path(id_)),
-                    last_time_us=summary.last_time_us,
-                )
-            )
-        return facts
-
-    def _delete(self, ids: list[SegmentId]) -> list[SegmentId]:
-        """Delete segments from the oldest on, stopping at one that a reader has open."""
-        deleted: list[SegmentId] = []
-        disk = self._disk
-        with storage_errors(f"deleting segments of {self.path}"):
-            for id_ in ids:
-                path = self._horizon.catalog.path(id_)
-                fd = disk.open_to_read(path)
-                try:
-                    if not disk.try_lock(fd):
-                        break
-                    # Said first: whoever looks from here on is told that it is gone.
-                    self._writing().live.words[FIRST] = id_ + 1
-                    disk.unlink(path)
-                finally:
-                    disk.close(fd)
-                deleted.append(id_)
-            if deleted and self._syncs:
-                disk.sync_directory(self.path)
-        if deleted:
-            logger.info("deleted path=%s first=%d last=%d", self.path, deleted[0], deleted[-1])
-        return deleted
+    def _cleaner(self) -> Cleaner:
+        live = self._writing().live
+        return Cleaner(self.path, self._horizon, live, self._disk, sync=self._syncs)
 
     # Health --------------------------------------------------------------------------------
 
@@ -527,8 +446,10 @@ class Log:
         self.close()
 
     def _abandon(self) -> None:
+        """In a forked child: refuse every call before it takes a lock another thread held."""
         self._closed = True
         if self._appender is not None:
+            del self.append  # The shortcut; the method itself looks first.
             with contextlib.suppress(OSError):
                 self._appender.abandon()
 

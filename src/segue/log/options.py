@@ -67,10 +67,15 @@ class LogOptions:
         if self.segment_age_us is not None and self.segment_age_us <= 0:
             raise InvalidArgument("segment_age must be positive")
         if self.segment_bytes is not None:
-            self.new_header(SegmentId(0), Offset(0), None, nonce=0)  # Do they fit together?
+            self.new_header(SegmentId(0), Offset(0), None)  # Do they fit together?
 
     def new_header(
-        self, id_: SegmentId, first_offset: Offset, previous: SegmentHeader | None, *, nonce: int
+        self,
+        id_: SegmentId,
+        first_offset: Offset,
+        previous: SegmentHeader | None,
+        *,
+        nonce: int = 0,
     ) -> SegmentHeader:
         """Return the header of a new segment: with our limits, else those of the one before."""
         bytes_max = self.segment_bytes

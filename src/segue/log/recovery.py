@@ -12,6 +12,7 @@ being interrupted, gives the same answer:
 """
 
 import logging
+import secrets
 from dataclasses import dataclass, replace
 from itertools import count as count_from
 from pathlib import Path
@@ -21,7 +22,7 @@ from segue.errors import CorruptSegment
 from segue.log import slots
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk, storage_errors
-from segue.log.hint import Hint
+from segue.log.hint import Hint, read_hint
 from segue.log.layout import (
     SLOT_BYTES,
     Offset,
@@ -31,7 +32,10 @@ from segue.log.layout import (
     Summary,
     segment_id,
 )
+from segue.log.live import PUBLISHED, Live
+from segue.log.options import LogOptions, Sync
 from segue.log.segment import SegmentView
+from segue.log.tail import adopt_segment, create_segment
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,32 @@ class Evidence:
         return 0
 
 
+def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
+    """Bring a log into order, which nobody else has open, and say so in the live words."""
+    disk = options.disk
+    sync = options.sync is not Sync.OS
+    catalog = Catalog(directory, disk)
+    evidence = Evidence(
+        hint=read_hint(directory, disk),
+        published=Offset(live.words[PUBLISHED]) if live.is_current() else None,
+    )
+    recovery = Recovery(directory, catalog, disk, evidence, sync=sync)
+    tip = recovery.run()
+    end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
+    if recovery.lost_a_segment and evidence.published is not None:
+        end = max(end, evidence.published)
+    if tip is not None and not tip.sealed:
+        active = tip.header.id
+    else:
+        previous = None if tip is None else tip.header
+        active = SegmentId(recovery.highest_id + 1)
+        header = options.new_header(active, end, previous, nonce=secrets.randbits(64))
+        created = create_segment(directory, header, disk, sync=sync)
+        adopt_segment(created, disk, sync=sync)
+        catalog.ids.append(active)
+    live.start(first=catalog.ids[0], segment=active, next_offset=end)
+
+
 class Recovery:
     """One recovery of one log."""
 
@@ -81,7 +111,9 @@ class Recovery:
         self._disk = disk
         self._evidence = evidence
         self._sync = sync
-        self.highest_id = catalog.ids[-1] if catalog.ids else SegmentId(-1)
+        found = catalog.ids[-1] if catalog.ids else -1
+        hinted = -1 if evidence.hint is None or catalog.ids else evidence.hint.segment
+        self.highest_id = SegmentId(max(found, hinted))
         """Of all segments found, also those set aside: ids are never used again."""
         self.lost_a_segment = False
 
@@ -115,7 +147,9 @@ class Recovery:
     def _seal_earlier_segments(self) -> None:
         hint = self._evidence.hint
         ids = self._catalog.ids
-        begin = ids.index(hint.segment) if hint is not None and hint.segment in ids else 0
+        begin = 0
+        if self._evidence.published is not None and hint is not None and hint.segment in ids:
+            begin = ids.index(hint.segment)  # Without a restart, what came before it is sealed.
         for place in range(begin, len(ids) - 1):
             try:
                 header, summary = self._catalog.read_page(ids[place])

@@ -248,6 +248,10 @@ def create_segment(directory: Path, header: SegmentHeader, disk: Disk, *, sync: 
             disk.write_at(fd, header.encode(), 0)
             if sync:
                 disk.sync_data(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                disk.unlink(path)
+            raise
         finally:
             disk.close(fd)
     return path
