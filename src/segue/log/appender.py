@@ -14,12 +14,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from segue.clock import Clock, system_clock
 from segue.errors import (
+    BatchTooLarge,
     InvalidArgument,
     LogClosed,
     RecordTooLarge,
@@ -113,6 +114,8 @@ class Appender:
         return self._tail_of(catalog.path(id_), header)
 
     def _tail_of(self, path: Path, header: SegmentHeader) -> Tail:
+        # First: limits that do not fit must leave nothing open.
+        limits = self._options.new_header(header.id, header.first_offset, header)
         tail = Tail(
             path,
             header,
@@ -123,7 +126,7 @@ class Appender:
         )
         age_us = self._options.segment_age_us
         self._roll_at_us = _NEVER_US if age_us is None else header.created_us + age_us
-        self._limits = self._options.new_header(header.id, header.first_offset, header)
+        self._limits = limits
         return tail
 
     def close(self) -> None:
@@ -158,7 +161,7 @@ class Appender:
     def append(self, payload: Payload, *, attr: int = 0) -> Offset:  # noqa: PLR0912
         """Append one record and return its offset."""
         if type(payload) is not bytes:
-            payload = checked_payload(payload, self._limits)
+            payload = checked_payload(payload, self._payload_bytes_max())
         if self._always:
             if self._commits.lead_alone():
                 return self._append_alone(payload, attr)
@@ -182,15 +185,20 @@ class Appender:
                     self._owner.unlock()
             else:
                 offset = self._append_with_care(payload, attr)
+            is_awaited = self._words[WAITING]
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
         finally:
             self._mutex.release()
         if self._flusher is not None:
             self._flusher.wake()
-        if self._words[WAITING]:
-            wake_all(self._directory, self.live, self._disk)
+        if is_awaited:
+            self._wake_waiters()
         return Offset(offset)
+
+    def _payload_bytes_max(self) -> int:
+        """Return what may still fit: in the active segment or in one made by our limits."""
+        return max(self._limits.payload_bytes_max, self._tail.header.payload_bytes_max)
 
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
@@ -208,9 +216,9 @@ class Appender:
     def _put(self, payload: bytes, attr: int) -> Offset:
         now_us = self._time_ns() // 1000
         tail = self._tail
-        if now_us >= self._roll_at_us and tail.index:
-            tail = self._roll()
         try:
+            if now_us >= self._roll_at_us and tail.index:
+                tail = self._make_room(1, len(payload))
             if not tail.put(payload, attr, now_us):
                 tail = self._make_room(1, len(payload))
                 tail.put(payload, attr, now_us)
@@ -222,7 +230,11 @@ class Appender:
         self, payloads: Iterable[Payload], *, attrs: Sequence[int] | None = None
     ) -> Offset:
         """Append one batch, all or nothing, and return the offset of its first record."""
-        batch, lengths = checked_batch(payloads, self._limits)
+        batch, lengths = checked_batch(
+            payloads,
+            self._payload_bytes_max(),
+            max(self._limits.items_max, self._tail.header.items_max),
+        )
         check_attrs(attrs, len(batch))
         if not batch:
             with self.locked():
@@ -236,8 +248,7 @@ class Appender:
             raise request.error
         if self._flusher is not None:
             self._flusher.wake()
-        if self._words[WAITING]:
-            wake_all(self._directory, self.live, self._disk)
+        self._wake_waiters()
         return request.offset
 
     def _append_alone(self, payload: bytes, attr: int) -> Offset:
@@ -245,7 +256,7 @@ class Appender:
         try:
             with self._mutex:
                 offset = self._append_with_care(payload, attr)
-            self._sync()
+            self._sync(offset + 1)
             if self._shared:
                 with self._mutex:
                     self._publish()
@@ -253,15 +264,13 @@ class Appender:
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
         finally:
             self._commits.hand_over()
-        if self._words[WAITING]:
-            wake_all(self._directory, self.live, self._disk)
+        self._wake_waiters()
         return offset
 
     def _append_synced(self, request: Request) -> Offset:
         """Append, sync and publish, together with whatever other threads append just now."""
         offset = self._commits.submit(request)
-        if self._words[WAITING]:
-            wake_all(self._directory, self.live, self._disk)
+        self._wake_waiters()
         return offset
 
     def _commit(self, requests: list[Request]) -> None:
@@ -277,8 +286,9 @@ class Appender:
                 finally:
                     if self._shared:
                         self._leave()
+                end = self._tail.next_offset
             if any(request.error is None for request in requests):
-                self._sync_for_others()
+                self._sync_for_others(end)
             if self._shared:
                 with self._mutex:
                     self._publish()
@@ -289,19 +299,18 @@ class Appender:
     def _put_all(self, requests: list[Request]) -> None:
         """Write requests in order, rolling as needed. The caller holds the locks."""
         now_us = self._time_ns() // 1000
-        if now_us >= self._roll_at_us and self._tail.index:
-            self._roll()
         done = 0
         while done < len(requests):
             request = requests[done]
             try:
-                stored = self._tail.put_run(requests[done:], now_us)
+                is_old = now_us >= self._roll_at_us and self._tail.index > 0
+                stored = 0 if is_old else self._tail.put_run(requests[done:], now_us)
                 if stored == 0:
                     self._make_room(len(request.lengths), len(request.data))
                 done += stored
             except StorageFailed as error:
                 raise self._stop(error) from error.__cause__
-            except RecordTooLarge as error:
+            except InvalidArgument as error:
                 request.error = error
                 done += 1
             except StorageError as error:
@@ -310,6 +319,11 @@ class Appender:
                     refused.error = error
                 return
 
+    def _wake_waiters(self) -> None:
+        with suppress(ValueError):  # Closed by another thread just now: the record is safe.
+            if self._words[WAITING]:
+                wake_all(self._directory, self.live, self._disk)
+
     # Rolling -------------------------------------------------------------------------------
 
     def _make_room(self, count: int, size_bytes: int) -> Tail:
@@ -317,7 +331,8 @@ class Appender:
         limits = self._limits
         if size_bytes > limits.payload_bytes_max:
             raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=limits.payload_bytes_max)
-        assert count <= limits.items_max
+        if count > limits.items_max:
+            raise BatchTooLarge(f"a batch has at most {limits.items_max} records here")
         return self._roll()
 
     def roll(self) -> SegmentId:
@@ -336,7 +351,11 @@ class Appender:
         old = self._tail
         first_offset = Offset(old.next_offset)
         header = self._options.new_header(
-            SegmentId(old.header.id + 1), first_offset, old.header, nonce=secrets.randbits(64)
+            SegmentId(old.header.id + 1),
+            first_offset,
+            old.header,
+            nonce=secrets.randbits(64),
+            not_before_us=old.time_us,
         )
         created = create_segment(self._directory, header, self._disk, sync=self._durable)
         with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
@@ -404,17 +423,20 @@ class Appender:
         finally:
             self._owner.unlock()
 
-    def _sync(self) -> None:
+    def _sync(self, end: Offset | int) -> None:
+        """Sync every record before `end`, unless a roll or a close has done so already."""
         with self._sync_lock:
+            if self._synced >= end:
+                return
             if self._stopped is not None:
                 raise self._stopped
             self._sync_tail()
 
-    def _sync_for_others(self) -> None:
+    def _sync_for_others(self, end: int) -> None:
         try:
-            self._sync()
+            self._sync(end)
         except (KeyboardInterrupt, SystemExit):
-            self._sync()  # They still wait for it.
+            self._sync(end)  # They still wait for it.
             raise
 
     def _sync_tail(self) -> None:
@@ -440,6 +462,7 @@ class Appender:
         """Return once everything appended before this call is on the device."""
         with self.locked():
             with self._sync_lock:
+                self._hint_due = 0
                 self._sync_tail()
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
 

@@ -33,6 +33,7 @@ class SegmentAudit:
     removed: int = 0
     """How many of those were removed on purpose."""
     payload_bytes: int = 0
+    last_time_us: int = 0
     sealed: bool = False
     damaged: list[DamagedRange] = field(default_factory=list)
     problem: str | None = None
@@ -66,6 +67,7 @@ def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> Segm
     first = view.first_offset
     records = removed = payload_bytes = 0
     damaged = []
+    last_time_us = view.header.created_us
     count = max(0, min(end - first, view.header.items_max))
     for run in slots.walk(view.view, view.header, 0, count):
         if run.intact:
@@ -74,6 +76,7 @@ def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> Segm
             records += len(fields)
             removed += sum(1 for slot in fields if slot[4] & slots.REMOVED)
             payload_bytes += sum(slot[3] for slot in fields)
+            last_time_us = max(last_time_us, fields[-1][0])
         else:
             damaged.append(
                 DamagedRange(
@@ -90,6 +93,7 @@ def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> Segm
         records=records,
         removed=removed,
         payload_bytes=payload_bytes,
+        last_time_us=last_time_us,
         sealed=view.summary() is not None,
         damaged=damaged,
         problem=_problem(view, expected),

@@ -5,7 +5,7 @@ import logging
 from segue.errors import CorruptRecord, CorruptSegment, Damage
 from segue.log.horizon import Horizon
 from segue.log.layout import Offset
-from segue.log.options import Damaged
+from segue.log.options import Damaged, check_on_damage
 from segue.log.record import Record
 from segue.log.segment import CHECK_AHEAD_ITEMS, SegmentView
 
@@ -24,7 +24,7 @@ class Cursor:
         ahead_items: int = CHECK_AHEAD_ITEMS,
     ) -> None:
         self._horizon = horizon
-        self._on_damage = on_damage
+        self._on_damage = check_on_damage(on_damage)
         self._ahead_items = ahead_items
         self._view: SegmentView | None = None
         self._end = Offset(0)
@@ -85,7 +85,7 @@ class Cursor:
     def _report_gap(self, view: SegmentView) -> None:
         """Say that the segment which should follow `view` is missing or unreadable."""
         self._horizon.require(self.offset)
-        following = self._horizon.following(view)
+        following = self._horizon.following(self.offset)
         upto = "" if following is None else f" to {following - 1}"
         raise CorruptSegment(
             path=view.path.parent, reason=f"no readable segment holds offsets {self.offset}{upto}"
@@ -98,8 +98,7 @@ class Cursor:
         if isinstance(damage, CorruptRecord):
             resume = Offset(damage.last_offset + 1)
         else:
-            view = self._view
-            following = None if view is None else self._horizon.following(view)
+            following = self._horizon.following(self.offset)
             resume = self._horizon.next_offset() if following is None else following
         logger.warning("skipped damage from=%d to=%d reason=%s", self.offset, resume, damage)
         self.skipped += resume - self.offset

@@ -25,7 +25,7 @@ class Flusher:
         if not self._written.is_set():
             self._written.set()
             with self._starting:
-                if self._thread is None:
+                if self._thread is None and not self._stopping.is_set():
                     self._thread = threading.Thread(
                         target=self._run, name="segue-sync", daemon=True
                     )
@@ -48,7 +48,8 @@ class Flusher:
 
     def stop(self) -> None:
         """End the thread. What is not synced is left to the caller."""
-        self._stopping.set()
+        with self._starting:
+            self._stopping.set()
         self._written.set()
         if self._thread is not None:
             self._thread.join()

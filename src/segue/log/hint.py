@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from segue.log.disk import Disk
-from segue.log.layout import HEADER_BYTES, SLOT_BYTES, SegmentId
+from segue.log.layout import HEADER_BYTES, SEGMENT_ID_MAX, SLOT_BYTES, SegmentId
 
 FILENAME: Final = "index.meta"
 _PAIR = struct.Struct("<QQ")
@@ -38,7 +38,7 @@ def read_hint(directory: Path, disk: Disk) -> Hint | None:
         return None
     segment, position = _PAIR.unpack(data)
     index, rest = divmod(position - HEADER_BYTES, SLOT_BYTES)
-    if rest or index < 0:
+    if rest or index < 0 or segment >= SEGMENT_ID_MAX:
         return None
     return Hint(segment=SegmentId(segment), index=index)
 

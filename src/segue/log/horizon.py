@@ -10,13 +10,14 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from segue.errors import CorruptSegment, Damage, LogClosed, OffsetTrimmed
-from segue.log import slots
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk
+from segue.log.hint import read_hint
 from segue.log.layout import Offset, SegmentId
 from segue.log.live import FIRST, PUBLISHED, SEGMENT, Live
 from segue.log.record import Record
 from segue.log.segment import SegmentView
+from segue.log.tailcheck import Evidence, check_tail
 
 
 class Horizon:
@@ -30,9 +31,12 @@ class Horizon:
         self._lock = threading.Lock()
         self.catalog = Catalog(directory, disk)
         self._walked: Offset | None = None
+        self._is_closed = False
 
     def _current(self) -> Live | None:
         """Return the live words if there are any to believe."""
+        if self._is_closed:
+            raise LogClosed(f"{self._directory} is closed")
         if not self._owns_live:
             return self.live
         if self.live is None:
@@ -40,31 +44,39 @@ class Horizon:
                 self.live = Live(self._directory, self._disk, read_only=True)
         return self.live if self.live is not None and self.live.is_current() else None
 
-    def next_offset(self) -> Offset:
-        """Return the offset after the last record that can be read."""
-        live = self._current()
-        if live is None:
-            with self._lock:
-                return self._latest()
+    def _word(self, which: int) -> int | None:
+        """Return a live word, or None if there is none to believe."""
         try:
-            return Offset(live.words[PUBLISHED])
-        except ValueError:
+            live = self._current()
+            return None if live is None else live.words[which]
+        except ValueError:  # Closed by another thread just now.
             raise LogClosed(f"{self._directory} is closed") from None
 
+    def next_offset(self) -> Offset:
+        """Return the offset after the last record that can be read."""
+        published = self._word(PUBLISHED)
+        if published is not None:
+            return Offset(published)
+        with self._lock:
+            return self._latest()
+
     def _latest(self) -> Offset:
-        live = self._current()
-        if live is not None:
-            return Offset(live.words[PUBLISHED])
+        published = self._word(PUBLISHED)
+        if published is not None:
+            return Offset(published)
         if self._walked is None:
             self._walked = self._walk()
         return self._walked
 
     def _walk(self) -> Offset:
+        evidence = Evidence(hint=read_hint(self._directory, self._disk), published=None)
         for id_ in reversed(self.catalog.ids):
             with contextlib.suppress(CorruptSegment, FileNotFoundError):
                 view = SegmentView(self.catalog.path(id_), self._disk)
                 try:
-                    return Offset(view.first_offset + _valid_count(view))
+                    summary = view.summary()
+                    count = check_tail(view, evidence).count if summary is None else summary.count
+                    return Offset(view.first_offset + count)
                 finally:
                     view.close()
         return Offset(0)
@@ -73,6 +85,8 @@ class Horizon:
         """Return the offset of the oldest record there is; `next_offset` if there is none."""
         with self._lock:
             self.follow()
+            if self.catalog.ids and self.catalog.ids[0] == 0:
+                return Offset(0)  # Also if its header is damaged: nothing can have come before.
             for place in range(len(self.catalog.ids)):
                 begins = self.catalog.first_offset(place)
                 if begins is not None:
@@ -81,16 +95,16 @@ class Horizon:
 
     def active(self) -> SegmentId | None:
         """Return the segment that takes records, as far as is known."""
-        live = self._current()
-        if live is not None:
-            return SegmentId(live.words[SEGMENT])
+        segment = self._word(SEGMENT)
+        if segment is not None:
+            return SegmentId(segment)
         return self.catalog.ids[-1] if self.catalog.ids else None
 
     def follow(self) -> None:
         """Bring the catalogue up to date. The caller holds the lock."""
-        live = self._current()
-        if live is not None:
-            self.catalog.follow(SegmentId(live.words[FIRST]), SegmentId(live.words[SEGMENT]))
+        first, segment = self._word(FIRST), self._word(SEGMENT)
+        if first is not None and segment is not None:
+            self.catalog.follow(SegmentId(first), SegmentId(segment))
 
     def open_view(self, offset: Offset) -> SegmentView:
         """Map the segment that holds `offset`, or should: the last one that begins before it.
@@ -131,20 +145,21 @@ class Horizon:
         summary = view.summary()
         if summary is not None:
             return Offset(view.first_offset + summary.count)
-        following = self._following(view)
+        following = self._following(view.first_offset)
         return latest if following is None else following
 
-    def following(self, view: SegmentView) -> Offset | None:
-        """Return where the next readable segment after `view` begins, if there is one."""
+    def following(self, offset: Offset) -> Offset | None:
+        """Return where the first readable segment that begins after `offset` does so."""
         with self._lock:
-            return self._following(view)
+            return self._following(offset)
 
-    def _following(self, view: SegmentView) -> Offset | None:
+    def _following(self, offset: Offset) -> Offset | None:
         self.follow()
-        place = bisect_right(self.catalog.ids, view.header.id)
+        found = self.catalog.find(offset)
+        place = 0 if found is None else bisect_right(self.catalog.ids, found)
         for later in range(place, len(self.catalog.ids)):
             begins = self.catalog.first_offset(later)
-            if begins is not None:
+            if begins is not None and begins > offset:
                 return begins
         return None
 
@@ -178,8 +193,8 @@ class Horizon:
         with self._lock:
             self.follow()
             ids = self.catalog.ids
-            place = bisect_left(ids, True, key=lambda id_: self._begins_after(id_, time_us))
-            for id_ in ids[max(0, place - 1) :]:
+            place = bisect_left(range(len(ids)), True, key=lambda at: self._reaches(at, time_us))
+            for id_ in ids[place:]:
                 try:
                     view = self.catalog.view(id_)
                 except (Damage, FileNotFoundError):
@@ -190,22 +205,18 @@ class Horizon:
                     return Offset(view.first_offset + index)
         return latest
 
-    def _begins_after(self, id_: SegmentId, time_us: int) -> bool:
-        try:
-            return self.catalog.header(id_).created_us > time_us
-        except (Damage, FileNotFoundError):
-            return False
+    def _reaches(self, place: int, time_us: int) -> bool:
+        """Tell whether the segment at `place`, or one before it, has a record at `time_us`."""
+        for id_ in self.catalog.ids[place:]:
+            with contextlib.suppress(Damage, FileNotFoundError):
+                header, summary = self.catalog.read_page(id_)
+                if id_ == self.catalog.ids[place]:
+                    return summary is None or summary.last_time_us >= time_us
+                return header.created_us >= time_us  # Damaged: judge by where the next begins.
+        return True
 
     def close(self) -> None:
+        self._is_closed = True
         self.catalog.close()
         if self._owns_live and self.live is not None:
             self.live.close()
-
-
-def _valid_count(view: SegmentView) -> int:
-    summary = view.summary()
-    if summary is not None:
-        return summary.count
-    for run in slots.walk(view.view, view.header, 0, slots.written_slots(view.view, view.header)):
-        return run.stop if run.intact else 0
-    return 0

@@ -28,7 +28,8 @@ PAGE_BYTES: Final = 4096
 HEADER_BYTES: Final = 4096
 SLOT_BYTES: Final = 40
 
-SEGMENT_BYTES_MIN: Final = 8 * 1024
+SEGMENT_BYTES_MIN: Final = 3 * PAGE_BYTES
+"""A page of header, one of slots, one of payloads."""
 SEGMENT_BYTES_MAX: Final = 1 << 30
 """Below 2 GiB, so that positions fit the signed 32-bit offsets of an Arrow array."""
 SEGMENT_BYTES_DEFAULT: Final = 8 * 1024 * 1024
@@ -213,6 +214,11 @@ def segment_id(filename: str) -> SegmentId | None:
     if match is None or segment_filename(SegmentId(int(match[1]))) != filename:
         return None
     return SegmentId(int(match[1]))
+
+
+def is_name(name: str) -> bool:
+    """Tell whether `name` is one that `checked_name` returns."""
+    return bool(_NAME.fullmatch(name)) and len(name) <= NAME_CHARACTERS_MAX
 
 
 def checked_name(name: str) -> str:

@@ -43,12 +43,15 @@ class Live:
             self.fd = disk.open_to_read(path)
         else:
             self.fd = disk.open_to_write(path, create=True)
-            if disk.size(self.fd) < PAGE_BYTES:
+        try:
+            if not read_only and disk.size(self.fd) < PAGE_BYTES:
                 # Real zeros, not a hole: a store into a hole on a full disk is a SIGBUS.
                 disk.write_at(self.fd, bytes(PAGE_BYTES), 0)
-        self._mapping: mmap.mmap = (disk.map_to_read if read_only else disk.map_to_write)(
-            self.fd, PAGE_BYTES
-        )
+            map_page = disk.map_to_read if read_only else disk.map_to_write
+            self._mapping: mmap.mmap = map_page(self.fd, PAGE_BYTES)
+        except BaseException:
+            disk.close(self.fd)
+            raise
         self.words = memoryview(self._mapping).cast("Q")
 
     def is_current(self) -> bool:

@@ -131,10 +131,12 @@ class Log:
                     f"{self.path} is on {disk.file_system(self.path)}, where locks and mapped "
                     "files are not safe; allow_network=True opens it all the same"
                 )
-            if self._options.create:
-                disk.make_directory(self.path)
-            elif not list_segments(self.path, disk):
+            if list_segments(self.path, disk):
+                return
+            if not self._options.create:
                 raise LogNotFound(f"there is no log at {self.path}")
+            self._options.new_header(SegmentId(0), Offset(0), None)  # Do the limits fit together?
+            disk.make_directory(self.path)
 
     # Appending -----------------------------------------------------------------------------
 
@@ -328,6 +330,7 @@ class Log:
 
     def readers(self) -> dict[str, SavedPosition]:
         """Return the saved position of every registered reader. Raises CorruptPosition."""
+        self._require_open()
         positions = {name: self._positions.load(name) for name in self._positions.names()}
         return {name: saved for name, saved in positions.items() if saved is not None}
 

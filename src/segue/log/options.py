@@ -1,5 +1,6 @@
 """How a log is opened, checked before anything is touched."""
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -60,8 +61,7 @@ class LogOptions:
     def __post_init__(self) -> None:
         if self.read_only and self.exclusive:
             raise InvalidArgument("read_only and exclusive exclude each other")
-        if not 1 <= self.sync_interval_ms <= SYNC_INTERVAL_MS_MAX:
-            raise InvalidArgument(f"sync_interval_ms must be 1 to {SYNC_INTERVAL_MS_MAX}")
+        _check_limit("sync_interval_ms", self.sync_interval_ms, 1, SYNC_INTERVAL_MS_MAX)
         _check_limit("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
         _check_limit("segment_items", self.segment_items, 1, BATCH_ITEMS_MAX)
         if self.segment_age_us is not None and self.segment_age_us <= 0:
@@ -76,22 +76,23 @@ class LogOptions:
         previous: SegmentHeader | None,
         *,
         nonce: int = 0,
+        not_before_us: int = 0,
     ) -> SegmentHeader:
         """Return the header of a new segment: with our limits, else those of the one before."""
         bytes_max = self.segment_bytes
         items_max = self.segment_items
         if bytes_max is None:
             bytes_max = SEGMENT_BYTES_DEFAULT if previous is None else previous.bytes_max
-            if items_max is None and previous is not None:
-                items_max = previous.items_max
         if items_max is None:
-            items_max = max(1, bytes_max // BYTES_PER_SLOT_DEFAULT)
+            items_max = _items_default(bytes_max)
+            if previous is not None and previous.items_max != _items_default(previous.bytes_max):
+                items_max = previous.items_max
         return SegmentHeader(
             id=id_,
             first_offset=first_offset,
             items_max=items_max,
             bytes_max=bytes_max,
-            created_us=self.clock(),
+            created_us=max(self.clock(), not_before_us),
             nonce=nonce,
         )
 
@@ -113,7 +114,20 @@ def microseconds_from(duration: Duration | None, *, name: str) -> int | None:
         return duration // timedelta(microseconds=1)
     if isinstance(duration, bool) or not isinstance(duration, int | float):
         raise InvalidArgument(f"{name} must be seconds or a timedelta: {duration!r}")
+    if not math.isfinite(duration):
+        raise InvalidArgument(f"{name} must be finite: {duration}")
     return int(duration * 1_000_000)
+
+
+def check_on_damage(on_damage: Damaged) -> Damaged:
+    """Return `on_damage` if it is one of those there are."""
+    if on_damage not in get_args(Damaged):
+        raise InvalidArgument(f"on_damage must be raise or skip: {on_damage!r}")
+    return on_damage
+
+
+def _items_default(bytes_max: int) -> int:
+    return max(1, bytes_max // BYTES_PER_SLOT_DEFAULT)
 
 
 def _check_limit(name: str, value: int | None, least: int, most: int) -> None:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from segue.errors import CorruptPosition
 from segue.log.disk import Disk, storage_errors
-from segue.log.layout import Offset, SegmentId, checked_name
+from segue.log.layout import Offset, SegmentId, checked_name, is_name
 
 DIRECTORY: Final = "readers"
 SUFFIX: Final = ".meta"
@@ -44,8 +44,9 @@ class Positions:
 
     def names(self) -> list[str]:
         """Return the registered readers, sorted."""
-        names = self._disk.names(self._directory)
-        return [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+        files = self._disk.names(self._directory)
+        names = (name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
+        return [name for name in names if is_name(name)]
 
     def load(self, name: str) -> SavedPosition | None:
         """Return where reader `name` stands, or None if it is not registered.

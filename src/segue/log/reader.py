@@ -107,6 +107,7 @@ class Reader:
             for record in records:
                 cursor.offset = Offset(record.offset + 1)
                 yield record
+                self._require_open()
                 if cursor.offset != record.offset + 1:
                     break  # The consumer moved us.
             else:

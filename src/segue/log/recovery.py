@@ -22,7 +22,7 @@ from segue.errors import CorruptSegment
 from segue.log import slots
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk, storage_errors
-from segue.log.hint import Hint, read_hint
+from segue.log.hint import read_hint
 from segue.log.layout import (
     SLOT_BYTES,
     Offset,
@@ -36,6 +36,7 @@ from segue.log.live import PUBLISHED, Live
 from segue.log.options import LogOptions, Sync
 from segue.log.segment import SegmentView
 from segue.log.tail import adopt_segment, create_segment
+from segue.log.tailcheck import Evidence, check_tail
 
 logger = logging.getLogger(__name__)
 
@@ -55,23 +56,7 @@ class Tip:
     header: SegmentHeader
     count: int
     sealed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What is known from outside the segments about how far they once went."""
-
-    hint: Hint | None
-    published: Offset | None
-    """The published word, if the machine has not restarted since it was written."""
-
-    def index_in(self, header: SegmentHeader) -> int:
-        """Return how many records of a segment were certainly there once."""
-        if self.published is not None:
-            return max(0, min(header.items_max, self.published - header.first_offset))
-        if self.hint is not None and self.hint.segment == header.id:
-            return min(header.items_max, self.hint.index)
-        return 0
+    last_time_us: int = 0
 
 
 def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
@@ -93,7 +78,13 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     else:
         previous = None if tip is None else tip.header
         active = SegmentId(recovery.highest_id + 1)
-        header = options.new_header(active, end, previous, nonce=secrets.randbits(64))
+        header = options.new_header(
+            active,
+            end,
+            previous,
+            nonce=secrets.randbits(64),
+            not_before_us=0 if tip is None else tip.last_time_us,
+        )
         created = create_segment(directory, header, disk, sync=sync)
         adopt_segment(created, disk, sync=sync)
         catalog.ids.append(active)
@@ -130,8 +121,8 @@ class Recovery:
                     self._set_aside_last(last, error)
                     continue
                 if self.lost_a_segment and not tip.sealed:
-                    self._seal(tip.header, tip.count)
-                    tip = replace(tip, sealed=True)
+                    summary = self._seal(tip.header, tip.count)
+                    tip = replace(tip, sealed=True, last_time_us=summary.last_time_us)
                 return tip
             return None
 
@@ -164,7 +155,12 @@ class Recovery:
     def _recover_last(self, last: SegmentId) -> Tip:
         header, summary = self._catalog.read_page(last)
         if summary is not None:
-            return Tip(header=header, count=summary.count, sealed=True)
+            return Tip(
+                header=header,
+                count=summary.count,
+                sealed=True,
+                last_time_us=summary.last_time_us,
+            )
         view = SegmentView(self._catalog.path(last), self._disk)
         try:
             return self._recover_tail(view)
@@ -173,46 +169,37 @@ class Recovery:
 
     def _recover_tail(self, view: SegmentView) -> Tip:
         header = view.header
-        written = slots.written_slots(view.view, header)
-        start = self._start_index(view, written)
-        runs = list(slots.walk(view.view, header, start, written))
-        valid = runs[0].stop if runs and runs[0].intact else start
-        if valid == written:
-            return Tip(header=header, count=valid, sealed=False)
-        last_intact = max((run.stop for run in runs if run.intact), default=start)
-        certain = min(self._evidence.index_in(header), written)
-        if valid < certain:
-            count = max(certain, last_intact)
+        found = check_tail(view, self._evidence)
+        if not found.is_torn:
+            return Tip(header=header, count=found.valid, sealed=False)
+        if found.has_rotted:
             logger.warning(
                 "sealed with damage path=%s first_offset=%d count=%d",
                 view.path,
-                header.first_offset + valid,
-                count,
+                header.first_offset + found.valid,
+                found.count,
             )
-            self._seal(header, count)
-            return Tip(header=header, count=count, sealed=True)
-        if last_intact > valid:
+            summary = self._seal(header, found.count)
+            return Tip(
+                header=header,
+                count=found.count,
+                sealed=True,
+                last_time_us=summary.last_time_us,
+            )
+        if found.last_intact > found.valid:
             copy_to_quarantine(self._directory, view, self._disk, sync=self._sync)
         logger.warning(
             "cut torn tail path=%s next_offset=%d lost_slots=%d",
             view.path,
-            header.first_offset + valid,
-            written - valid,
+            header.first_offset + found.valid,
+            found.written - found.valid,
         )
-        self._zero_slots(view.path, valid, written)
-        return Tip(header=header, count=valid, sealed=False)
-
-    def _start_index(self, view: SegmentView, written: int) -> int:
-        """Return where to start looking: at the hint if a batch really ends there, else at 0."""
-        hint = self._evidence.hint
-        if hint is None or hint.segment != view.header.id or not 0 < hint.index <= written:
-            return 0
-        first = slots.batch_start(view.view, hint.index - 1)
-        return hint.index if slots.is_intact(view.view, view.header, first, hint.index) else 0
+        self._zero_slots(view.path, found.valid, found.written)
+        return Tip(header=header, count=found.valid, sealed=False)
 
     # Doing ---------------------------------------------------------------------------------
 
-    def _seal(self, header: SegmentHeader, count: int) -> None:
+    def _seal(self, header: SegmentHeader, count: int) -> Summary:
         path = self._catalog.path(header.id)
         view = SegmentView(path, self._disk)
         try:
@@ -230,6 +217,7 @@ class Recovery:
                 self._disk.sync_data(fd)
         finally:
             self._disk.close(fd)
+        return summary
 
     def _zero_slots(self, path: Path, first: int, stop: int) -> None:
         # Zeroed and not left: a later append could complete what looks like an old batch.

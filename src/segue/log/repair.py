@@ -73,6 +73,7 @@ class _Repairer:
         ids = list_segments(self._directory, self._disk)
         end: Offset | None = None
         previous: SegmentId | None = None
+        last_time_us = 0
         for place, id_ in enumerate(ids):
             audit = audit_segment(self._horizon, id_, self._disk, end)
             if audit is None:
@@ -81,10 +82,13 @@ class _Repairer:
                 self._replace_unreadable(id_, end, ids[place + 1 :], audit)
                 continue
             if end is not None and audit.first_offset > end and previous is not None:
-                self._fill_gap(SegmentId(previous + 1), end, audit.first_offset, before=id_)
+                self._fill_gap(
+                    SegmentId(previous + 1), end, audit.first_offset, last_time_us, before=id_
+                )
             if (audit.damaged or audit.problem) and audit.sealed:
                 self._rewrite(id_, audit)
             end, previous = audit.end_offset, id_
+            last_time_us = max(last_time_us, audit.last_time_us)
 
     def _replace_unreadable(
         self, id_: SegmentId, begins: Offset | None, later: list[SegmentId], audit: SegmentAudit
@@ -98,7 +102,9 @@ class _Repairer:
         if begins is None and later:
             logger.warning("log begins later path=%s after_segment=%d", self._directory, id_)
 
-    def _fill_gap(self, id_: SegmentId, first: Offset, stop: Offset, *, before: SegmentId) -> None:
+    def _fill_gap(
+        self, id_: SegmentId, first: Offset, stop: Offset, time_us: int, *, before: SegmentId
+    ) -> None:
         """Write a segment of removed records where one is missing."""
         if id_ >= before:
             return  # No number is free between them; readers go on reporting the gap.
@@ -109,10 +115,10 @@ class _Repairer:
             first_offset=first,
             items_max=count,
             bytes_max=max(SEGMENT_BYTES_MIN, pages * PAGE_BYTES),
-            created_us=0,
+            created_us=time_us,
             nonce=0,
         )
-        self._write(header, _removed(count, time_us=0))
+        self._write(header, _removed(count, time_us=time_us))
         self._report.removed_records += count
 
     def _rewrite(self, id_: SegmentId, audit: SegmentAudit) -> None:
