@@ -133,6 +133,7 @@ class Appender:
         """Sync what is not, leave the hint and let go of every lock."""
         if self._flusher is not None:
             self._flusher.stop()
+        self._wake_waiters()
         with self._mutex:
             if isinstance(self._stopped, LogClosed):
                 return
@@ -144,6 +145,7 @@ class Appender:
                     with self._sync_lock:
                         self._hint_due = 0
                         self._sync_tail()
+                    self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
             finally:
                 self._hint.close()
                 self._tail.close()
@@ -217,9 +219,9 @@ class Appender:
         now_us = self._time_ns() // 1000
         tail = self._tail
         try:
-            if now_us >= self._roll_at_us and tail.index:
-                tail = self._make_room(1, len(payload))
-            if not tail.put(payload, attr, now_us):
+            is_old = now_us > self._roll_at_us and tail.index > 0
+            if is_old or not tail.put(payload, attr, now_us):
+                check_attrs((attr,), 1)
                 tail = self._make_room(1, len(payload))
                 tail.put(payload, attr, now_us)
         except StorageFailed as error:
@@ -303,7 +305,7 @@ class Appender:
         while done < len(requests):
             request = requests[done]
             try:
-                is_old = now_us >= self._roll_at_us and self._tail.index > 0
+                is_old = now_us > self._roll_at_us and self._tail.index > 0
                 stored = 0 if is_old else self._tail.put_run(requests[done:], now_us)
                 if stored == 0:
                     self._make_room(len(request.lengths), len(request.data))
@@ -376,6 +378,12 @@ class Appender:
         logger.info("roll path=%s first_offset=%d", path, first_offset)
         return self._tail
 
+    def rewrite_header(self) -> None:
+        """Write the active segment's header from memory. The caller holds the locks."""
+        for position, piece in self._tail.header.writes():
+            self._disk.write_at(self._tail.fd, piece, position)
+        self._disk.sync_data(self._tail.fd)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other writer, thread or process, from appending, rolling or deleting."""
@@ -417,6 +425,8 @@ class Appender:
 
     def _publish(self) -> None:
         """Show every synced record to readers. Several processes may want to: highest wins."""
+        if isinstance(self._stopped, LogClosed):
+            return  # Closing has shown them.
         self._owner.lock()
         try:
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)

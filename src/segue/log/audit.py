@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segue.errors import CorruptSegment, StorageError, UnsupportedFormat
+from segue.errors import CorruptSegment, SegueError, StorageError
 from segue.log import slots
 from segue.log.disk import Disk
 from segue.log.horizon import Horizon
@@ -36,8 +36,23 @@ class SegmentAudit:
     last_time_us: int = 0
     sealed: bool = False
     damaged: list[DamagedRange] = field(default_factory=list)
-    problem: str | None = None
-    """Why the segment cannot be read at all, or what else is wrong with it."""
+    missing_before: int = 0
+    """How many records should come before it and are in no segment."""
+    header_is_damaged: bool = False
+    """Whether one copy of the header is damaged; the other one serves."""
+    error: SegueError | None = None
+    """Why the segment cannot be read at all."""
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong apart from damaged records, in words."""
+        if isinstance(self.error, CorruptSegment):
+            return self.error.reason
+        if self.error is not None:
+            return str(self.error)
+        if self.missing_before:
+            return f"{self.missing_before} records before it are missing"
+        return "one copy of its header is damaged" if self.header_is_damaged else None
 
     @property
     def is_intact(self) -> bool:
@@ -48,16 +63,21 @@ class SegmentAudit:
 def audit_segment(
     horizon: Horizon, id_: SegmentId, disk: Disk, expected: Offset | None
 ) -> SegmentAudit | None:
-    """Check segment `id_`, which should begin at `expected`; None if it was just deleted."""
+    """Check segment `id_`, which should begin at `expected`; None if it was just deleted.
+
+    Raises UnsupportedFormat.
+    """
     path = horizon.catalog.path(id_)
     try:
         view = SegmentView(path, disk)
     except FileNotFoundError:
         return None
-    except (CorruptSegment, UnsupportedFormat, StorageError) as error:
-        reason = error.reason if isinstance(error, CorruptSegment) else str(error)
-        return SegmentAudit(id=id_, path=path, problem=reason)
+    except (CorruptSegment, StorageError) as error:
+        return SegmentAudit(id=id_, path=path, error=error)
     try:
+        if view.header.id != id_:
+            wrong = CorruptSegment(path=path, reason=f"it is segment {view.header.id}")
+            return SegmentAudit(id=id_, path=path, error=wrong)
         return _audit_view(view, horizon.end_of(view), expected)
     finally:
         view.close()
@@ -68,6 +88,7 @@ def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> Segm
     records = removed = payload_bytes = 0
     damaged = []
     last_time_us = view.header.created_us
+    page = bytes(view.view[:HEADER_BYTES])
     count = max(0, min(end - first, view.header.items_max))
     for run in slots.walk(view.view, view.header, 0, count):
         if run.intact:
@@ -96,14 +117,6 @@ def _audit_view(view: SegmentView, end: Offset, expected: Offset | None) -> Segm
         last_time_us=last_time_us,
         sealed=view.summary() is not None,
         damaged=damaged,
-        problem=_problem(view, expected),
+        missing_before=0 if expected is None else max(0, first - expected),
+        header_is_damaged=damaged_copies(page, sealed=view.summary() is not None) > 0,
     )
-
-
-def _problem(view: SegmentView, expected: Offset | None) -> str | None:
-    if expected is not None and view.first_offset != expected:
-        return f"offsets {expected} to {view.first_offset - 1} before it are missing"
-    page = bytes(view.view[:HEADER_BYTES])
-    if damaged_copies(page, sealed=view.summary() is not None):
-        return "one copy of its header is damaged"
-    return None

@@ -128,13 +128,17 @@ class Catalog:
             self._views.move_to_end(id_)
         return view
 
+    def drop_view(self, id_: SegmentId) -> None:
+        """Let go of a mapping, so that the file is looked at anew."""
+        view = self._views.pop(id_, None)
+        if view is not None:
+            view.close()
+
     def forget(self, ids: list[SegmentId]) -> None:
         """Drop what is remembered of segments that are gone or rewritten."""
         for id_ in ids:
             self._headers.pop(id_, None)
-            view = self._views.pop(id_, None)
-            if view is not None:
-                view.close()
+            self.drop_view(id_)
             with contextlib.suppress(ValueError):
                 self.ids.remove(id_)
 

@@ -56,16 +56,24 @@ class Cursor:
     def span(self, latest: Offset) -> tuple[SegmentView, int, int] | None:
         """Return a checked run of slots at the cursor, or None after passing over damage."""
         try:
-            view = self._enter(self.offset)
-            if self.offset >= self._end:
-                self._report_gap(view)
-            first = view.first_offset
-            index = self.offset - first
-            stop = view.check(index, self._end - first, self._ahead_items)
-            return view, index, min(stop, latest - first)
+            return self._span(latest)
+        except Damage:
+            self.close()
+        try:
+            return self._span(latest)  # It may have been repaired since it was mapped.
         except Damage as damage:
+            self.close()
             self._pass_over(damage)
             return None
+
+    def _span(self, latest: Offset) -> tuple[SegmentView, int, int]:
+        view = self._enter(self.offset)
+        if self.offset >= self._end:
+            self._report_gap(view)
+        first = view.first_offset
+        index = self.offset - first
+        stop = view.check(index, self._end - first, self._ahead_items)
+        return view, index, min(stop, latest - first)
 
     def _enter(self, offset: Offset) -> SegmentView:
         """Return the segment that holds `offset`, mapped and pinned."""
@@ -93,7 +101,6 @@ class Cursor:
 
     def _pass_over(self, damage: Damage) -> None:
         if self._on_damage == "raise":
-            self.close()  # So that the next try sees a segment that was repaired meanwhile.
             raise damage
         if isinstance(damage, CorruptRecord):
             resume = Offset(damage.last_offset + 1)

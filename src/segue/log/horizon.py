@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
-from segue.errors import CorruptSegment, Damage, LogClosed, OffsetTrimmed
+from segue.errors import CorruptRecord, CorruptSegment, Damage, LogClosed, OffsetTrimmed
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk
 from segue.log.hint import read_hint
@@ -170,15 +170,24 @@ class Horizon:
             id_ = self.catalog.find(offset)
             if id_ is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    view = self.catalog.view(id_)
-                    end = self._end_of(view)
-                    if offset < end:
-                        first = view.first_offset
-                        return view.record(offset - first, end - first)
+                    try:
+                        record = self._record_in(id_, offset)
+                    except CorruptRecord:
+                        # It may have been repaired since it was mapped: look at it anew.
+                        self.catalog.drop_view(id_)
+                        record = self._record_in(id_, offset)
+                    if record is not None:
+                        return record
         self.require(offset)
         raise CorruptSegment(
             path=self._directory, reason=f"no readable segment holds offset {offset}"
         )
+
+    def _record_in(self, id_: SegmentId, offset: Offset) -> Record | None:
+        view = self.catalog.view(id_)
+        end = self._end_of(view)
+        first = view.first_offset
+        return view.record(offset - first, end - first) if offset < end else None
 
     def segment_of(self, offset: Offset) -> SegmentId:
         """Return the segment that holds `offset`, or will."""

@@ -96,11 +96,15 @@ class SegmentHeader:
     def encode(self) -> bytes:
         """Return the header page as a new segment carries it."""
         page = bytearray(HEADER_BYTES)
-        body = _pack_header(self)
-        for position in _COPY_POSITIONS:
-            page[position : position + len(body)] = body
-            _CRC.pack_into(page, position + len(body), crc32(body))
+        for position, piece in self.writes():
+            page[position : position + len(piece)] = piece
         return bytes(page)
+
+    def writes(self) -> list[tuple[Position, bytes]]:
+        """Return the pieces of the header page that are this header's, each within one sector."""
+        body = _pack_header(self)
+        checked = body + _CRC.pack(crc32(body))
+        return [(Position(position), checked) for position in _COPY_POSITIONS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from segue.clock import Clock, system_clock
 from segue.errors import (
+    Damage,
     InvalidArgument,
     LogClosed,
     LogNotFound,
@@ -27,7 +28,7 @@ from segue.errors import (
 )
 from segue.log.appender import Appender
 from segue.log.audit import SegmentAudit, audit_segment
-from segue.log.catalog import list_segments
+from segue.log.catalog import Catalog, list_segments
 from segue.log.cleaner import Cleaner, protected_positions
 from segue.log.cursor import Cursor
 from segue.log.disk import Disk, storage_errors
@@ -131,12 +132,23 @@ class Log:
                     f"{self.path} is on {disk.file_system(self.path)}, where locks and mapped "
                     "files are not safe; allow_network=True opens it all the same"
                 )
-            if list_segments(self.path, disk):
+            ids = list_segments(self.path, disk)
+            if ids:
+                if not self._options.read_only:
+                    self._check_limits(ids)
                 return
             if not self._options.create:
                 raise LogNotFound(f"there is no log at {self.path}")
             self._options.new_header(SegmentId(0), Offset(0), None)  # Do the limits fit together?
             disk.make_directory(self.path)
+
+    def _check_limits(self, ids: list[SegmentId]) -> None:
+        """Refuse limits that do not fit those the log has, before anything is touched."""
+        for id_ in reversed(ids):
+            with contextlib.suppress(Damage):
+                header, _ = Catalog(self.path, self._disk).read_page(id_)
+                self._options.new_header(id_, header.first_offset, header)
+                return
 
     # Appending -----------------------------------------------------------------------------
 
@@ -417,6 +429,7 @@ class Log:
         appender = self._writing()
         appender.roll()
         with appender.locked(), self._reading:
+            appender.rewrite_header()
             return repair_log(self.path, self._horizon, self._positions, self._disk)
 
     # Closing -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from segue.errors import CorruptPosition
+from segue.errors import CorruptPosition, CorruptSegment
 from segue.log import slots
 from segue.log.audit import SegmentAudit, audit_segment
 from segue.log.catalog import list_segments
@@ -40,7 +40,7 @@ class RepairReport:
     """What a repair did."""
 
     segments: list[SegmentId] = field(default_factory=list)
-    """Written anew, or set aside whole."""
+    """Written anew, set aside whole, or filled in where one was missing."""
     removed_records: int = 0
     readers: list[str] = field(default_factory=list)
     """Start over from the earliest record, because their saved position was damaged."""
@@ -70,37 +70,41 @@ class _Repairer:
         self._report = report
 
     def repair_segments(self) -> None:
-        ids = list_segments(self._directory, self._disk)
         end: Offset | None = None
         previous: SegmentId | None = None
         last_time_us = 0
-        for place, id_ in enumerate(ids):
-            audit = audit_segment(self._horizon, id_, self._disk, end)
+        for audit in self._audits():
+            if audit.first_offset is None:
+                self._set_aside(audit)
+                continue
+            if end is not None and previous is not None and audit.first_offset > end:
+                gap_id = SegmentId(previous + 1)
+                self._fill_gap(gap_id, end, audit.first_offset, last_time_us, before=audit.id)
+            if audit.sealed and (audit.damaged or audit.header_is_damaged):
+                self._rewrite(audit)
+            end, previous = audit.end_offset, audit.id
+            last_time_us = max(last_time_us, audit.last_time_us)
+        self._horizon.catalog.refresh()
+
+    def _audits(self) -> list[SegmentAudit]:
+        """Look at everything before anything is changed. Raises what is no damage."""
+        audits = []
+        for id_ in list_segments(self._directory, self._disk):
+            audit = audit_segment(self._horizon, id_, self._disk, None)
             if audit is None:
                 continue
-            if audit.first_offset is None:
-                self._replace_unreadable(id_, end, ids[place + 1 :], audit)
-                continue
-            if end is not None and audit.first_offset > end and previous is not None:
-                self._fill_gap(
-                    SegmentId(previous + 1), end, audit.first_offset, last_time_us, before=id_
-                )
-            if (audit.damaged or audit.problem) and audit.sealed:
-                self._rewrite(id_, audit)
-            end, previous = audit.end_offset, id_
-            last_time_us = max(last_time_us, audit.last_time_us)
+            if audit.error is not None and not isinstance(audit.error, CorruptSegment):
+                raise audit.error
+            audits.append(audit)
+        return audits
 
-    def _replace_unreadable(
-        self, id_: SegmentId, begins: Offset | None, later: list[SegmentId], audit: SegmentAudit
-    ) -> None:
-        """Set a segment without a header aside; the gap is filled when the next one is reached."""
-        self._horizon.catalog.forget([id_])
+    def _set_aside(self, audit: SegmentAudit) -> None:
+        """Move a segment without a header away; its place is filled once the next is known."""
+        self._horizon.catalog.forget([audit.id])
         self._report.quarantined.append(
             set_aside(self._directory, audit.path, self._disk, sync=True)
         )
-        self._report.segments.append(id_)
-        if begins is None and later:
-            logger.warning("log begins later path=%s after_segment=%d", self._directory, id_)
+        self._report.segments.append(audit.id)
 
     def _fill_gap(
         self, id_: SegmentId, first: Offset, stop: Offset, time_us: int, *, before: SegmentId
@@ -120,10 +124,11 @@ class _Repairer:
         )
         self._write(header, _removed(count, time_us=time_us))
         self._report.removed_records += count
+        if id_ not in self._report.segments:
+            self._report.segments.append(id_)
 
-    def _rewrite(self, id_: SegmentId, audit: SegmentAudit) -> None:
-        path = self._horizon.catalog.path(id_)
-        view = SegmentView(path, self._disk)
+    def _rewrite(self, audit: SegmentAudit) -> None:
+        view = SegmentView(audit.path, self._disk)
         try:
             summary = view.summary()
             assert summary is not None
@@ -134,9 +139,8 @@ class _Repairer:
             self._write(view.header, _rebuilt(view, summary.count))
         finally:
             view.close()
-        self._horizon.catalog.forget([id_])
-        self._horizon.catalog.refresh()
-        self._report.segments.append(id_)
+        self._horizon.catalog.forget([audit.id])
+        self._report.segments.append(audit.id)
         self._report.removed_records += sum(
             damage.last_offset - damage.first_offset + 1 for damage in audit.damaged
         )

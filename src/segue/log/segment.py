@@ -73,6 +73,9 @@ class SegmentView:
         """Let go of the file. Columns that still point into the mapping keep it alive."""
         if self._fd < 0:
             return
+        if self._pinned:
+            # By hand: the mapping holds the file open for as long as somebody holds the mapping.
+            self._disk.unlock(self._fd)
         with contextlib.suppress(BufferError):
             self.view.release()
             self._mapping.close()

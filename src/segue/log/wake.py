@@ -56,7 +56,8 @@ class Waiter:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             if self._fd >= 0 and self._words is not None:
-                self._words[WAITING] = 1
+                with contextlib.suppress(ValueError):  # Closed: the condition says what follows.
+                    self._words[WAITING] = 1
             if condition():
                 return True
             pause = LOOK_AGAIN_SECONDS if self._fd >= 0 else POLL_SECONDS

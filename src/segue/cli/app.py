@@ -1,0 +1,107 @@
+"""The command line as a whole: its verbs, and the one place where errors become exit codes."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from segue import __version__
+from segue.cli import stderr
+from segue.cli.append import append
+from segue.cli.bench import bench
+from segue.cli.cat import cat
+from segue.cli.exits import MEANINGS, ExitCode, exit_code_of
+from segue.cli.info import info
+from segue.cli.ls import ls
+from segue.cli.repair import repair
+from segue.cli.tail import tail
+from segue.cli.verify import verify
+from segue.errors import SegueError
+
+_HELP: Final = """Look into, fill, check and repair durable segmented logs.
+
+People get tables, pipes get tab-separated lines, --json gives JSON. Errors are one line on
+standard error. Only append, repair and 'tail --reader' ever write to a log.
+
+\b
+Exit codes:
+""" + "\n".join(f"{code:>5}  {meaning}" for code, meaning in MEANINGS.items())
+
+# Typer carries click inside or beside itself, as the version may be: the class is found either way.
+_UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"segue {__version__}\n")
+        raise typer.Exit
+
+
+def _callback(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take what comes before the verb."""
+
+
+def _make_app() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
+    )
+    app.callback(help=_HELP)(_callback)
+    for verb in (ls, info, append, cat, tail, verify, repair, bench):
+        app.command()(verb)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words
+    try:
+        try:
+            with stderr.library_warnings(as_json=as_json):
+                return _run(words or ["--help"])
+        finally:
+            sys.stdout.flush()  # What was printed comes before the error that ended it.
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return ExitCode.PIPE_CLOSED
+    except _UsageError as error:
+        stderr.report_error(error, as_json=as_json)
+        return ExitCode.USAGE
+    except (SegueError, OSError) as error:
+        stderr.report_error(error, as_json=as_json)
+        return exit_code_of(error)
+    finally:
+        _drop_unwritten_output()
+
+
+def _run(words: list[str]) -> int:
+    command = typer.main.get_command(_make_app())
+    try:
+        # By hand and not through `app()`, which has its own ideas about errors and exit codes.
+        with command.make_context("segue", words) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return ExitCode.OK
+
+
+def _drop_unwritten_output() -> None:
+    """Make sure that the interpreter, which flushes once more at its end, has nothing to say."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

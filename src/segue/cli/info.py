@@ -1,0 +1,118 @@
+"""`segue info`: everything about one log that can be seen without reading it through."""
+
+import contextlib
+from typing import Final
+
+from segue.cli.arguments import JsonOption, LogArgument
+from segue.cli.output import Column, Facts, Kind, Rows, show
+from segue.cli.survey import limits_of, quarantined, reader_states
+from segue.errors import Damage
+from segue.log import Log
+
+_SEGMENT_COLUMNS: Final = (
+    Column("id", Kind.COUNT),
+    Column("first_offset", Kind.COUNT),
+    Column("records", Kind.COUNT),
+    Column("sealed"),
+    Column("size_bytes", Kind.SIZE),
+    Column("created", Kind.TIME),
+)
+_READER_COLUMNS: Final = (
+    Column("name"),
+    Column("offset", Kind.COUNT),
+    Column("lag", Kind.COUNT),
+    Column("problem"),
+)
+
+
+def info(path: LogArgument, as_json: JsonOption = False) -> None:
+    """Show the extent of a log, its segments and its readers.
+
+    Also what the log takes at most, and what lies in its quarantine: files that recovery or repair
+    set aside, which nothing reads and which may be deleted. A reader's lag is the number of records
+    it has not committed yet.
+
+    \b
+    Example:
+      segue info jobs
+    """
+    with Log(path, read_only=True) as log:
+        show(_facts(log), _segments(log), _readers(log), _quarantine(log), as_json=as_json)
+
+
+def _facts(log: Log) -> Facts:
+    first, stop = log.first_offset, log.next_offset
+    limits = limits_of(log)
+    return Facts(
+        items=(
+            (Column("path"), str(log.path)),
+            (Column("first_offset", Kind.COUNT), first),
+            (Column("next_offset", Kind.COUNT), stop),
+            (Column("records", Kind.COUNT), len(log)),
+            (Column("oldest", Kind.TIME), _time_at(log, first)),
+            (Column("newest", Kind.TIME), _time_at(log, stop - 1)),
+            (Column("size_bytes", Kind.SIZE), log.size_bytes),
+            (Column("segment_bytes_max", Kind.SIZE), None if limits is None else limits.bytes_max),
+            (
+                Column("segment_records_max", Kind.COUNT),
+                None if limits is None else limits.items_max,
+            ),
+            (
+                Column("record_bytes_max", Kind.SIZE),
+                None if limits is None else limits.payload_bytes_max,
+            ),
+        )
+    )
+
+
+def _time_at(log: Log, offset: int) -> int | None:
+    """Return the time of a record, or None if it is not there, removed or damaged."""
+    with contextlib.suppress(LookupError, Damage):
+        return log.read(offset).time_us
+    return None
+
+
+def _segments(log: Log) -> Rows:
+    return Rows(
+        name="segments",
+        mark="segment",
+        columns=_SEGMENT_COLUMNS,
+        rows=[
+            (
+                segment.id,
+                segment.first_offset,
+                segment.count,
+                segment.sealed,
+                segment.size_bytes,
+                segment.created_us or None,
+            )
+            for segment in log.segments()
+        ],
+    )
+
+
+def _readers(log: Log) -> Rows:
+    stop = log.next_offset
+    return Rows(
+        name="readers",
+        mark="reader",
+        columns=_READER_COLUMNS,
+        rows=[
+            (
+                reader.name,
+                reader.offset,
+                None if reader.offset is None else max(0, stop - reader.offset),
+                reader.problem,
+            )
+            for reader in reader_states(log.path)
+        ],
+    )
+
+
+def _quarantine(log: Log) -> Rows:
+    return Rows(
+        name="quarantine",
+        mark="quarantine",
+        columns=(Column("file"), Column("size_bytes", Kind.SIZE)),
+        rows=[(str(path), path.stat().st_blocks * 512) for path in quarantined(log.path)],
+    )

@@ -1,0 +1,67 @@
+"""`segue ls`: which logs there are."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from segue.cli import stderr
+from segue.cli.arguments import JsonOption
+from segue.cli.exits import ExitCode, exit_code_of
+from segue.cli.output import Column, Kind, Rows, Value, is_terminal, show, show_line
+from segue.cli.survey import find_logs, reader_names
+from segue.errors import SegueError
+from segue.log import Log
+
+_COLUMNS: Final = (
+    Column("log"),
+    Column("next_offset", Kind.COUNT),
+    Column("records", Kind.COUNT),
+    Column("segments", Kind.COUNT),
+    Column("size_bytes", Kind.SIZE),
+    Column("readers", Kind.COUNT),
+    Column("problem"),
+)
+
+
+def ls(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to look.", show_default=False)
+    ] = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """List the logs at and below a directory.
+
+    A log is a directory that holds segment files, such as 000000000.q. Sizes are what a log takes
+    up on the device. A log that cannot be opened is listed with its problem, and the exit code
+    is that of the first such problem.
+
+    \b
+    Example:
+      segue ls /var/lib/myapp
+    """
+    code = ExitCode.OK
+    rows: list[tuple[Value, ...]] = []
+    for path in find_logs(directory, lambda error: stderr.warn(error, as_json=as_json)):
+        try:
+            rows.append(_row(path))
+        except SegueError as error:
+            rows.append((str(path), None, None, None, None, None, str(error)))
+            code = code or exit_code_of(error)
+    if not rows and is_terminal() and not as_json:
+        show_line(f"no logs in {directory}")
+    show(Rows(name="logs", columns=_COLUMNS, rows=rows), as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _row(path: Path) -> tuple[Value, ...]:
+    with Log(path, read_only=True) as log:
+        return (
+            str(path),
+            log.next_offset,
+            len(log),
+            len(log.segments()),
+            log.size_bytes,
+            len(reader_names(path)),
+            None,
+        )

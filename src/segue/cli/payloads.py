@@ -1,0 +1,65 @@
+"""Records to standard output, as they are or as JSON lines: what `cat` and `tail` print."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final
+
+from segue.cli.output import Json
+from segue.cli.text import iso_time
+from segue.log import Record
+
+NEWLINE: Final = b"\n"
+NUL: Final = b"\0"
+
+
+class PayloadWriter:
+    """Writes records, each followed by a separator. Raises OSError as the output does."""
+
+    def __init__(self, out: BinaryIO, *, as_json: bool, offsets: bool, null: bool) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._offsets = offsets
+        self._separator = NUL if null else NEWLINE
+
+    def write(self, record: Record) -> None:
+        """Write one record, through a buffer: `flush` empties it."""
+        self._out.write(self._encode(record))
+
+    def flush(self) -> None:
+        """Return once everything written has been handed to whoever reads it."""
+        self._out.flush()
+
+    def _encode(self, record: Record) -> bytes:
+        if self._as_json:
+            line = json.dumps(record_json(record), ensure_ascii=False)
+            return line.encode() + NEWLINE
+        if self._offsets:
+            return b"%d\t%b%b" % (record.offset, record.payload, self._separator)
+        return record.payload + self._separator
+
+
+@contextmanager
+def payload_writer(*, as_json: bool, offsets: bool, null: bool) -> Iterator[PayloadWriter]:
+    """Yield a writer to standard output; whatever ends it, what was written is handed on."""
+    # A buffer of its own: that of `sys.stdout` is missing with PYTHONUNBUFFERED, and then each
+    # record is a system call, and one that writes only half of it goes unnoticed.
+    with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as out:
+        yield PayloadWriter(out, as_json=as_json, offsets=offsets, null=null)
+
+
+def record_json(record: Record) -> dict[str, Json]:
+    """Return a record as a JSON object; what is not text is in `payload_base64`."""
+    document: dict[str, Json] = {
+        "offset": record.offset,
+        "time": iso_time(record.time_us),
+        "attr": record.attr,
+    }
+    try:
+        document["payload"] = record.payload.decode()
+    except UnicodeDecodeError:
+        document["payload_base64"] = base64.b64encode(record.payload).decode()
+    return document
