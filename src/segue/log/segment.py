@@ -1,7 +1,6 @@
 """One segment, open to read: records by index, checked before anyone sees them."""
 
 import contextlib
-import logging
 import time
 from bisect import bisect_left
 from itertools import count as count_from
@@ -21,8 +20,6 @@ from segue.log.layout import (
     decode_summary,
 )
 from segue.log.record import Record
-
-logger = logging.getLogger(__name__)
 
 CHECK_AHEAD_ITEMS: Final = 4096
 """How many records are checked in one pass when reading on."""
@@ -126,12 +123,6 @@ class SegmentView:
                 continue
             break
         assert damaged is not None
-        logger.warning(
-            "damaged batch path=%s first_index=%d stop_index=%d",
-            self.path,
-            damaged.first,
-            damaged.stop,
-        )
         raise CorruptRecord(
             path=self.path,
             first_offset=self.first_offset + damaged.first,

@@ -1,0 +1,119 @@
+"""The two twins of the hot path write the same bytes."""
+
+import importlib
+import mmap
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segue.log import hot_python, slots
+from segue.log.live import FAILED, PUBLISHED, SEGMENT, WRITTEN
+
+if os.environ.get("CI"):
+    compiled = importlib.import_module("segue.log._hot")  # There is a compiler: it must be built.
+else:
+    compiled = pytest.importorskip("segue.log._hot")
+SIZE = 64 * 1024
+UNSIGNED_64 = st.integers(0, (1 << 64) - 1)
+RECORDS = st.lists(
+    st.tuples(st.binary(max_size=600), UNSIGNED_64, st.integers(0, 1 << 50)), max_size=30
+)
+
+
+class Bench:
+    """One twin at work on a mapping of its own."""
+
+    def __init__(self, twin: object, *, publish_at_once: bool = True) -> None:
+        self.mapping = mmap.mmap(-1, SIZE)
+        self.page = bytearray(128)
+        self.words = memoryview(self.page).cast("Q")
+        self.tail = twin.HotTail(self.mapping, self.words, publish_at_once)  # type: ignore[attr-defined]
+        self.tail.first_offset = 1_000
+        self.tail.segment = 7
+        self.tail.position = 8_192
+        self.tail.chain = 12_345
+        self.tail.slots_ready = 20
+        self.tail.payloads_ready = SIZE
+        self.words[SEGMENT] = 7
+        self.words[WRITTEN] = 1_000
+
+    def state(self) -> tuple[object, ...]:
+        tail = self.tail
+        return (
+            bytes(self.mapping),
+            bytes(self.page),
+            (tail.index, tail.position, tail.chain, tail.time_us),
+        )
+
+
+@given(RECORDS, st.booleans())
+def test_both_twins_store_the_same_bytes(
+    records: list[tuple[bytes, int, int]], publish_at_once: bool
+) -> None:
+    """Also where the space written ahead ends and where the clock steps back."""
+    benches = [Bench(twin, publish_at_once=publish_at_once) for twin in (compiled, hot_python)]
+    for record in records:
+        first, second = (bench.tail.store(*record) for bench in benches)
+        assert first == second
+
+    assert benches[0].state() == benches[1].state()
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1, max_size=50), st.data())
+def test_both_twins_encode_the_same_batch(lengths: list[int], data: st.DataObject) -> None:
+    """Whatever the lengths and the attrs."""
+    attrs = data.draw(
+        st.none() | st.lists(UNSIGNED_64, min_size=len(lengths), max_size=len(lengths))
+    )
+    results = [
+        encode(lengths, attrs, time_us=1 << 50, position=9_000, before=1, after=(1 << 32) - 1)
+        for encode in (compiled.encode_batch, slots.encode_batch)
+    ]
+
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("twin", [compiled, hot_python], ids=["compiled", "python"])
+@pytest.mark.parametrize(("word", "value"), [(SEGMENT, 8), (WRITTEN, 1_001), (FAILED, 1)])
+def test_nothing_is_stored_after_another_process_was_here(
+    twin: object, word: int, value: int
+) -> None:
+    """The live words say that the tail must catch up first."""
+    bench = Bench(twin)
+    bench.words[word] = value
+    before = bench.state()
+
+    assert bench.tail.store(b"payload", 0, 1) == hot_python.NO_ROOM
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("twin", [compiled, hot_python], ids=["compiled", "python"])
+@pytest.mark.parametrize("attr", [-1, 1 << 64, "1", 1.5])
+def test_an_impossible_attr_stores_nothing(twin: object, attr: object) -> None:
+    """The error comes before the first store."""
+    bench = Bench(twin)
+    before = bench.state()
+    with pytest.raises((OverflowError, TypeError, struct.error)):
+        bench.tail.store(b"payload", attr, 1)
+
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("twin", [compiled, hot_python], ids=["compiled", "python"])
+def test_a_detached_tail_refuses(twin: object) -> None:
+    """After closing, nothing can reach the mapping."""
+    bench = Bench(twin)
+    bench.tail.detach()
+    with pytest.raises(ValueError, match="closed"):
+        bench.tail.store(b"payload", 0, 1)
+
+
+def test_words_are_published_only_when_asked_for() -> None:
+    """With sync "always" a record is stored before it is synced and shown after."""
+    bench = Bench(compiled, publish_at_once=False)
+    bench.tail.store(b"payload", 0, 1)
+
+    assert (bench.words[WRITTEN], bench.words[PUBLISHED]) == (1_001, 0)
