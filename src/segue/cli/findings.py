@@ -5,6 +5,7 @@ from pathlib import Path
 
 from segue.cli.output import Column, Kind, Rows, Value, progress
 from segue.cli.survey import ReaderState, reader_states
+from segue.errors import CorruptSegment
 from segue.log import DamagedRange, Log, SegmentAudit
 
 
@@ -88,15 +89,20 @@ def findings_rows(checks: list[Check], *, with_remedies: bool) -> Rows:
 def _segment_findings(audit: SegmentAudit) -> list[Finding]:
     findings = [_damaged(audit.path, damaged) for damaged in audit.damaged]
     if audit.problem is not None:
-        unreadable = audit.first_offset is None
         findings.append(
-            Finding(
-                path=audit.path,
-                problem=audit.problem,
-                remedy="file set aside" if unreadable else "segment written anew",
-            )
+            Finding(path=audit.path, problem=audit.problem, remedy=_segment_remedy(audit))
         )
     return findings
+
+
+def _segment_remedy(audit: SegmentAudit) -> str:
+    if isinstance(audit.error, CorruptSegment):
+        return "file set aside, its records removed"
+    if audit.error is not None:
+        return "none: this is no damage, the file cannot be read"
+    if audit.missing_before:
+        return "removed records in their place"
+    return "segment written anew"
 
 
 def _damaged(path: Path, damaged: DamagedRange) -> Finding:

@@ -15,6 +15,9 @@ from segue.log import Record
 NEWLINE: Final = b"\n"
 NUL: Final = b"\0"
 
+# Made once: `json.dumps` with any option makes one for each call.
+_to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class PayloadWriter:
     """Writes records, each followed by a separator. Raises OSError as the output does."""
@@ -35,8 +38,7 @@ class PayloadWriter:
 
     def _encode(self, record: Record) -> bytes:
         if self._as_json:
-            line = json.dumps(record_json(record), ensure_ascii=False)
-            return line.encode() + NEWLINE
+            return _to_json(record_json(record)).encode() + NEWLINE
         if self._offsets:
             return b"%d\t%b%b" % (record.offset, record.payload, self._separator)
         return record.payload + self._separator

@@ -28,13 +28,13 @@ from segue.errors import (
     StorageError,
     StorageFailed,
 )
-from segue.log.catalog import Catalog
+from segue.log.catalog import read_page
 from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import Disk, storage_errors, storage_failed, storage_failures
 from segue.log.flusher import Flusher
 from segue.log.hint import HintFile
 from segue.log.hot import NO_ROOM
-from segue.log.layout import Offset, SegmentHeader, SegmentId
+from segue.log.layout import Offset, SegmentHeader, SegmentId, segment_filename
 from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN
 from segue.log.options import LogOptions, Sync
 from segue.log.ownership import Ownership
@@ -109,9 +109,8 @@ class Appender:
         self._owner.settle()
 
     def _open_tail(self, id_: SegmentId) -> Tail:
-        catalog = Catalog(self._directory, self._disk)
-        header, _ = catalog.read_page(id_)
-        return self._tail_of(catalog.path(id_), header)
+        header, _ = read_page(self._directory, id_, self._disk)
+        return self._tail_of(self._directory / segment_filename(id_), header)
 
     def _tail_of(self, path: Path, header: SegmentHeader) -> Tail:
         # First: limits that do not fit must leave nothing open.
@@ -155,6 +154,8 @@ class Appender:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
         self._stopped = LogClosed("opened before a fork: open the log again in the child")
         self._simple = self._simply_shared = False
+        self._tail.close()
+        self._hint.close()
         self._owner.abandon()
 
     # Appending -----------------------------------------------------------------------------

@@ -37,6 +37,24 @@ def list_segments(directory: Path, disk: Disk) -> list[SegmentId]:
     return sorted(id_ for id_ in ids if id_ is not None)
 
 
+def read_page(directory: Path, id_: SegmentId, disk: Disk) -> tuple[SegmentHeader, Summary | None]:
+    """Return the header of segment `id_`, and its summary if it is sealed.
+
+    Raises CorruptSegment, UnsupportedFormat, FileNotFoundError.
+    """
+    path = directory / segment_filename(id_)
+    fd = disk.open_to_read(path)
+    try:
+        with storage_errors(f"reading {path}"):
+            page = disk.read_at(fd, HEADER_BYTES, 0)
+    finally:
+        disk.close(fd)
+    header = decode_header(page, path=path)
+    if header.id != id_:
+        raise CorruptSegment(path=path, reason=f"it is segment {header.id} under a wrong name")
+    return header, decode_summary(page, header)
+
+
 class Catalog:
     """The segments of one log as one process sees them. The caller serialises calls."""
 
@@ -79,18 +97,8 @@ class Catalog:
         return header
 
     def read_page(self, id_: SegmentId) -> tuple[SegmentHeader, Summary | None]:
-        """Read header and summary from disk."""
-        path = self.path(id_)
-        fd = self._disk.open_to_read(path)
-        try:
-            with storage_errors(f"reading {path}"):
-                page = self._disk.read_at(fd, HEADER_BYTES, 0)
-        finally:
-            self._disk.close(fd)
-        header = decode_header(page, path=path)
-        if header.id != id_:
-            raise CorruptSegment(path=path, reason=f"it is segment {header.id} under a wrong name")
-        return header, decode_summary(page, header)
+        """Read header and summary from disk. Raises CorruptSegment, FileNotFoundError."""
+        return read_page(self._directory, id_, self._disk)
 
     def first_offset(self, place: int) -> Offset | None:
         """Return where the segment at `place` in `ids` begins; None if it cannot be read."""

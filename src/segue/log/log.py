@@ -28,7 +28,7 @@ from segue.errors import (
 )
 from segue.log.appender import Appender
 from segue.log.audit import SegmentAudit, audit_segment
-from segue.log.catalog import Catalog, list_segments
+from segue.log.catalog import list_segments, read_page
 from segue.log.cleaner import Cleaner, protected_positions
 from segue.log.cursor import Cursor
 from segue.log.disk import Disk, storage_errors
@@ -146,7 +146,7 @@ class Log:
         """Refuse limits that do not fit those the log has, before anything is touched."""
         for id_ in reversed(ids):
             with contextlib.suppress(Damage):
-                header, _ = Catalog(self.path, self._disk).read_page(id_)
+                header, _ = read_page(self.path, id_, self._disk)
                 self._options.new_header(id_, header.first_offset, header)
                 return
 
@@ -207,9 +207,12 @@ class Log:
     def size_bytes(self) -> int:
         """What the segments take up on the device."""
         self._require_open()
+        size_bytes = 0
         with storage_errors(f"measuring {self.path}"):
-            ids = list_segments(self.path, self._disk)
-            return sum(self._disk.file_bytes(self._horizon.catalog.path(id_)) for id_ in ids)
+            for id_ in list_segments(self.path, self._disk):
+                with contextlib.suppress(FileNotFoundError):  # Just deleted by somebody.
+                    size_bytes += self._disk.file_bytes(self._horizon.catalog.path(id_))
+        return size_bytes
 
     def __len__(self) -> int:
         return max(0, self.next_offset - self.first_offset)
@@ -466,7 +469,7 @@ class Log:
         self._closed = True
         if self._appender is not None:
             del self.append  # The shortcut; the method itself looks first.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, BufferError):
                 self._appender.abandon()
 
 

@@ -5,7 +5,6 @@ by an exclusive owner. `live`: is anyone there? Held, shared, by every process t
 to write; whoever gets it alone finds the log as the last one left it and recovers it.
 """
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -57,10 +56,13 @@ class Ownership:
 
     def close(self) -> None:
         """Let go of everything."""
+        # By hand: a child forked meanwhile, or a mapping, may hold the files open.
+        self._disk.unlock(self.live.fd)
+        self._disk.unlock(self._fd)
         self.live.close()
         self._disk.close(self._fd)
 
     def abandon(self) -> None:
         """In a forked child: drop what is the parent's. Closing, unlike unlocking, leaves it be."""
-        os.close(self._fd)
-        os.close(self.live.fd)
+        self._disk.close(self._fd)
+        self.live.close()

@@ -54,15 +54,15 @@ class Positions:
         Raises CorruptPosition.
         """
         path = self.path(name)
-        try:
-            fd = self._disk.open_to_read(path)
-        except FileNotFoundError:
-            return None
-        try:
-            with storage_errors(f"reading {path}"):
+        with storage_errors(f"reading {path}"):
+            try:
+                fd = self._disk.open_to_read(path)
+            except FileNotFoundError:
+                return None
+            try:
                 data = self._disk.read_at(fd, _PAIR.size + _CHECK.size + 1, 0)
-        finally:
-            self._disk.close(fd)
+            finally:
+                self._disk.close(fd)
         return _decode(data, path)
 
     def save(self, name: str, position: SavedPosition, *, sync: bool) -> None:
