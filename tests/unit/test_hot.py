@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.log import hot_python, slots
-from segue.log.live import FAILED, PUBLISHED, SEGMENT, WRITTEN
+from segue.log.live import PUBLISHED, SEGMENT, STATE, WRITTEN
 
 if os.environ.get("CI"):
     compiled = importlib.import_module("segue.log._hot")  # There is a compiler: it must be built.
@@ -77,7 +77,7 @@ def test_both_twins_encode_the_same_batch(lengths: list[int], data: st.DataObjec
 
 
 @pytest.mark.parametrize("twin", [compiled, hot_python], ids=["compiled", "python"])
-@pytest.mark.parametrize(("word", "value"), [(SEGMENT, 8), (WRITTEN, 1_001), (FAILED, 1)])
+@pytest.mark.parametrize(("word", "value"), [(SEGMENT, 8), (WRITTEN, 1_001), (STATE, 1)])
 def test_nothing_is_stored_after_another_process_was_here(
     twin: object, word: int, value: int
 ) -> None:

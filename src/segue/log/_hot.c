@@ -16,7 +16,7 @@
 #define SEGMENT 3
 #define WRITTEN 4
 #define PUBLISHED 5
-#define FAILED 7
+#define STATE 7
 #define SHORT_BYTES 256
 #define NO_ROOM (-1L)
 
@@ -79,7 +79,7 @@ hot_attach(Hot *self, PyObject *mapping, PyObject *words)
 {
     if (PyObject_GetBuffer(words, &self->words, PyBUF_WRITABLE) < 0)
         return -1;
-    if (self->words.len < (FAILED + 1) * (Py_ssize_t)sizeof(uint64_t)) {
+    if (self->words.len < (STATE + 1) * (Py_ssize_t)sizeof(uint64_t)) {
         PyErr_SetString(PyExc_ValueError, "the live page is too short");
         return -1;
     }
@@ -164,7 +164,7 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     if (end > self->payloads_ready || index >= self->slots_ready)
         return PyLong_FromLong(NO_ROOM);
     uint64_t *words = self->words.buf, next = (uint64_t)(self->first_offset + index + 1);
-    if (words[WRITTEN] != next - 1 || words[SEGMENT] != (uint64_t)self->segment || words[FAILED])
+    if (words[WRITTEN] != next - 1 || words[SEGMENT] != (uint64_t)self->segment || words[STATE])
         return PyLong_FromLong(NO_ROOM); /* Another process was here: catch up first. */
     long long at = HEADER_BYTES + index * SLOT_BYTES;
     if (index < 0 || self->position < 0 || end > self->mapping.len ||

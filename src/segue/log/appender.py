@@ -30,12 +30,27 @@ from segue.errors import (
 )
 from segue.log.catalog import read_page
 from segue.log.commit_queue import CommitQueue, Request
-from segue.log.disk import Disk, storage_errors, storage_failed, storage_failures
+from segue.log.disk import (
+    Disk,
+    storage_error,
+    storage_errors,
+    storage_failed,
+    storage_failures,
+)
 from segue.log.flusher import Flusher
 from segue.log.hint import HintFile
 from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset, SegmentHeader, SegmentId, segment_filename
-from segue.log.live import FAILED, PUBLISHED, SEGMENT, WAITING, WRITTEN
+from segue.log.live import (
+    FAILED,
+    PUBLISHED,
+    READY,
+    ROLLING,
+    SEGMENT,
+    STATE,
+    WAITING,
+    WRITTEN,
+)
 from segue.log.options import LogOptions, Sync
 from segue.log.ownership import Ownership
 from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
@@ -146,9 +161,13 @@ class Appender:
                         self._sync_tail()
                     self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
             finally:
-                self._hint.close()
-                self._tail.close()
-                self._owner.close()
+                self._release()
+
+    def _release(self) -> None:
+        with storage_errors(f"closing {self._directory}"), ExitStack() as closing:
+            closing.callback(self._owner.close)
+            closing.callback(self._tail.close)
+            closing.callback(self._hint.close)
 
     def abandon(self) -> None:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
@@ -191,6 +210,8 @@ class Appender:
             is_awaited = self._words[WAITING]
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
+        except OSError as error:
+            raise storage_error(f"locking {self._directory}", error) from error
         finally:
             self._mutex.release()
         if self._flusher is not None:
@@ -207,14 +228,11 @@ class Appender:
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:
             raise self._stopped
-        if not self._shared:
-            return self._put(payload, attr)
-        self._owner.lock()
+        self._enter()
         try:
-            self._catch_up()
             return self._put(payload, attr)
         finally:
-            self._owner.unlock()
+            self._leave()
 
     def _put(self, payload: bytes, attr: int) -> Offset:
         now_us = self._time_ns() // 1000
@@ -282,13 +300,11 @@ class Appender:
             with self._mutex:
                 if self._stopped is not None:
                     raise self._stopped
-                if self._shared:
-                    self._enter()
+                self._enter()
                 try:
                     self._put_all(requests)
                 finally:
-                    if self._shared:
-                        self._leave()
+                    self._leave()
                 end = self._tail.next_offset
             if any(request.error is None for request in requests):
                 self._sync_for_others(end)
@@ -362,6 +378,8 @@ class Appender:
         )
         created = create_segment(self._directory, header, self._disk, sync=self._durable)
         with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
+            # From here on nobody may append to the old segment, also if we are killed.
+            self._words[STATE] = ROLLING
             if self._durable:
                 self._disk.sync_data(old.fd)
             for position, piece in old.summary().writes():
@@ -372,6 +390,7 @@ class Appender:
             self._tail = self._tail_of(path, header)
             self.live.enter_segment(header.id)
             self._words[PUBLISHED] = first_offset
+            self._words[STATE] = READY
             self._synced = first_offset
             if self._durable:
                 self._write_hint(self._tail, 0)
@@ -381,9 +400,10 @@ class Appender:
 
     def rewrite_header(self) -> None:
         """Write the active segment's header from memory. The caller holds the locks."""
-        for position, piece in self._tail.header.writes():
-            self._disk.write_at(self._tail.fd, piece, position)
-        self._disk.sync_data(self._tail.fd)
+        with self._stopping_on_failure(), storage_failures(f"writing {self._tail.path}"):
+            for position, piece in self._tail.header.writes():
+                self._disk.write_at(self._tail.fd, piece, position)
+            self._disk.sync_data(self._tail.fd)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -400,27 +420,45 @@ class Appender:
     # Sharing with other processes ------------------------------------------------------------
 
     def _enter(self) -> None:
+        """Take the file lock, if the log is shared, and catch up with the others."""
         if self._shared:
+            self._lock()
+            try:
+                self._catch_up()
+            except BaseException:
+                self._leave()
+                raise
+
+    def _lock(self) -> None:
+        try:
             self._owner.lock()
-            self._catch_up()
+        except OSError as error:
+            raise storage_error(f"locking {self._directory}", error) from error
 
     def _leave(self) -> None:
         if self._shared:
-            self._owner.unlock()
+            try:
+                self._owner.unlock()
+            except OSError as error:
+                raise storage_error(f"unlocking {self._directory}", error) from error
 
     def _catch_up(self) -> None:
         """Learn what other processes appended since we last held the lock."""
         words = self._words
         tail = self._tail
-        if words[FAILED]:
+        state = words[STATE]
+        if state == FAILED:
             raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
-        if words[WRITTEN] == tail.next_offset and words[SEGMENT] == tail.header.id:
-            return
-        if words[SEGMENT] != tail.header.id:
-            with self._sync_lock:
-                tail.close()
-                self._tail = tail = self._open_tail(SegmentId(words[SEGMENT]))
-        tail.load(words[WRITTEN] - tail.first_offset)
+        with storage_errors(f"catching up with {self._directory}"):
+            if words[SEGMENT] != tail.header.id:
+                with self._sync_lock:
+                    self._tail = self._open_tail(SegmentId(words[SEGMENT]))
+                    tail.close()
+                tail = self._tail
+            if words[WRITTEN] != tail.next_offset:
+                tail.load(words[WRITTEN] - tail.first_offset)
+        if state == ROLLING:
+            self._roll()  # Whoever was at it has died: do it again from the start.
 
     # Syncing -------------------------------------------------------------------------------
 
@@ -428,11 +466,11 @@ class Appender:
         """Show every synced record to readers. Several processes may want to: highest wins."""
         if isinstance(self._stopped, LogClosed):
             return  # Closing has shown them.
-        self._owner.lock()
+        self._lock()
         try:
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
         finally:
-            self._owner.unlock()
+            self._leave()
 
     def _sync(self, end: Offset | int) -> None:
         """Sync every record before `end`, unless a roll or a close has done so already."""
@@ -488,7 +526,7 @@ class Appender:
         logger.error("stopped writing path=%s reason=%s", self._directory, error)
         self._stopped = error
         self._simple = self._simply_shared = False
-        self._words[FAILED] = 1
+        self._words[STATE] = FAILED
         return error
 
     @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from segue.errors import CorruptSegment, Damage
-from segue.log.disk import Disk, storage_errors
+from segue.log.disk import Disk, reading_errors, storage_errors
 from segue.log.layout import (
     HEADER_BYTES,
     Offset,
@@ -33,7 +33,8 @@ VIEWS_MAX: Final = 8
 
 def list_segments(directory: Path, disk: Disk) -> list[SegmentId]:
     """Return the ids of the segments in `directory`, in order."""
-    ids = (segment_id(name) for name in disk.names(directory))
+    with storage_errors(f"listing {directory}"):
+        ids = [segment_id(name) for name in disk.names(directory)]
     return sorted(id_ for id_ in ids if id_ is not None)
 
 
@@ -43,12 +44,12 @@ def read_page(directory: Path, id_: SegmentId, disk: Disk) -> tuple[SegmentHeade
     Raises CorruptSegment, UnsupportedFormat, FileNotFoundError.
     """
     path = directory / segment_filename(id_)
-    fd = disk.open_to_read(path)
-    try:
-        with storage_errors(f"reading {path}"):
+    with reading_errors(path):
+        fd = disk.open_to_read(path)
+        try:
             page = disk.read_at(fd, HEADER_BYTES, 0)
-    finally:
-        disk.close(fd)
+        finally:
+            disk.close(fd)
     header = decode_header(page, path=path)
     if header.id != id_:
         raise CorruptSegment(path=path, reason=f"it is segment {header.id} under a wrong name")
@@ -68,8 +69,7 @@ class Catalog:
 
     def refresh(self) -> None:
         """List the directory again."""
-        with storage_errors(f"listing {self._directory}"):
-            self.ids = list_segments(self._directory, self._disk)
+        self.ids = list_segments(self._directory, self._disk)
 
     def path(self, id_: SegmentId) -> Path:
         return self._directory / segment_filename(id_)

@@ -39,11 +39,13 @@ class Cleaner:
                 break  # Never deleted on doubt, nor what lies behind it.
             if summary is None or id_ == active:
                 break
+            with storage_errors(f"measuring {catalog.path(id_)}"):
+                size_bytes = self._disk.file_bytes(catalog.path(id_))
             facts.append(
                 SegmentFacts(
                     id=id_,
                     end_offset=Offset(header.first_offset + summary.count),
-                    size_bytes=self._disk.file_bytes(catalog.path(id_)),
+                    size_bytes=size_bytes,
                     last_time_us=summary.last_time_us,
                 )
             )

@@ -42,8 +42,24 @@ def storage_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = StorageFull if error.errno in _FULL else StorageError
-        raise kind(f"{doing}: {error.strerror or error}") from error
+        raise storage_error(doing, error) from error
+
+
+def storage_error(doing: str, error: OSError) -> StorageError:
+    """Return the error that says what was being done when the system refused."""
+    kind = StorageFull if error.errno in _FULL else StorageError
+    return kind(f"{doing}: {error.strerror or error}")
+
+
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """Turn an error of reading `path` into a StorageError; that it is missing is no such error."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error(f"reading {path}", error) from error
 
 
 @contextmanager

@@ -34,10 +34,11 @@ class Flusher:
     def _run(self) -> None:
         while True:
             self._written.wait()
-            stopping = self._stopping.wait(self._interval_seconds)
-            # Cleared before the sync: what is written during it is for the next one.
+            self._stopping.wait(self._interval_seconds)
+            # Cleared before the sync: what is written during it is for the next one. And before
+            # looking whether to stop: a stop that comes later sets it again.
             self._written.clear()
-            if stopping:
+            if self._stopping.is_set():
                 return
             try:
                 self._sync()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from segue.log.disk import Disk
+from segue.log.disk import Disk, reading_errors
 from segue.log.layout import HEADER_BYTES, SEGMENT_ID_MAX, SLOT_BYTES, SegmentId
 
 FILENAME: Final = "index.meta"
@@ -26,14 +26,16 @@ class Hint:
 
 def read_hint(directory: Path, disk: Disk) -> Hint | None:
     """Return the hint, or None if it is missing or cannot be one."""
+    path = directory / FILENAME
     try:
-        fd = disk.open_to_read(directory / FILENAME)
+        with reading_errors(path):
+            fd = disk.open_to_read(path)
+            try:
+                data = disk.read_at(fd, _PAIR.size + 1, 0)
+            finally:
+                disk.close(fd)
     except FileNotFoundError:
         return None
-    try:
-        data = disk.read_at(fd, _PAIR.size + 1, 0)
-    finally:
-        disk.close(fd)
     if len(data) != _PAIR.size:
         return None
     segment, position = _PAIR.unpack(data)

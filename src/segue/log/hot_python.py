@@ -8,7 +8,7 @@ from typing import Final
 
 from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
 from segue.log.layout import HEADER_BYTES, SLOT_BYTES
-from segue.log.live import FAILED, PUBLISHED, SEGMENT, WRITTEN
+from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WRITTEN
 from segue.log.slots import RESIDUE, pack_body, pack_crc
 
 NO_ROOM: Final = -1
@@ -52,7 +52,7 @@ class HotTail:
             return NO_ROOM
         words = self._words
         offset = self.first_offset + index
-        if words[WRITTEN] != offset or words[SEGMENT] != self.segment or words[FAILED]:
+        if words[WRITTEN] != offset or words[SEGMENT] != self.segment or words[STATE] != READY:
             return NO_ROOM
         if time_us < self.time_us:  # noqa: PLR1730 - a call to max costs a tenth of the append
             time_us = self.time_us  # A clock that steps back must not reorder the log.

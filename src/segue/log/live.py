@@ -1,7 +1,7 @@
 """The live words: what the processes that use a log tell each other, in one mapped page.
 
     word  0 magic · 1 boot · 2 first segment · 3 active segment · 4 written · 5 published
-          6 waiting · 7 failed · 8 slots and 9 payload bytes written ahead
+          6 waiting · 7 state · 8 slots and 9 payload bytes written ahead
 
 Each word is an aligned u64, stored whole, so a reader sees the old value or the new one. The file
 is never synced and never believed after a restart of the machine: every word can be derived from
@@ -10,6 +10,7 @@ synced costs more than the sync itself (docs/adr/0003).
 """
 
 import mmap
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,15 @@ SEGMENT: Final = 3
 WRITTEN: Final = 4
 PUBLISHED: Final = 5
 WAITING: Final = 6
-FAILED: Final = 7
+STATE: Final = 7
 SLOTS_READY: Final = 8
 PAYLOADS_READY: Final = 9
+
+READY: Final = 0
+FAILED: Final = 1
+"""A value of the state word: nobody can say what is on disk, so nobody writes."""
+ROLLING: Final = 2
+"""A value of the state word: the active segment is being sealed, and must not be appended to."""
 
 _MAGIC: Final = int.from_bytes(b"SgLive01", "little")
 
@@ -73,10 +80,11 @@ class Live:
         words[FIRST] = first
         words[WRITTEN] = next_offset
         words[PUBLISHED] = next_offset
-        words[FAILED] = 0
+        words[STATE] = READY
         words[0] = _MAGIC
 
     def close(self) -> None:
-        self.words.release()
-        self._mapping.close()
-        self._disk.close(self.fd)
+        with ExitStack() as closing:
+            closing.callback(self._disk.close, self.fd)
+            self.words.release()
+            self._mapping.close()

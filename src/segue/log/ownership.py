@@ -11,7 +11,7 @@ from typing import Final
 
 from segue.errors import LogLocked, StorageFailed
 from segue.log.disk import Disk
-from segue.log.live import FAILED, Live
+from segue.log.live import FAILED, STATE, Live
 
 LOCK_FILENAME: Final = "lock"
 
@@ -44,7 +44,7 @@ class Ownership:
             raise LogLocked(f"{directory} is open in another process")
         if not self.live.is_current():
             raise LogLocked(f"{directory} is open in another process that cannot be followed")
-        if self.live.words[FAILED]:
+        if self.live.words[STATE] == FAILED:
             raise StorageFailed(f"{directory}: a write failed; every process must close it first")
 
     def settle(self) -> None:
@@ -56,11 +56,12 @@ class Ownership:
 
     def close(self) -> None:
         """Let go of everything."""
-        # By hand: a child forked meanwhile, or a mapping, may hold the files open.
-        self._disk.unlock(self.live.fd)
-        self._disk.unlock(self._fd)
-        self.live.close()
-        self._disk.close(self._fd)
+        with ExitStack() as closing:
+            closing.callback(self._disk.close, self._fd)
+            closing.callback(self.live.close)
+            # By hand: a child forked meanwhile, or a mapping, may hold the files open.
+            closing.callback(self._disk.unlock, self._fd)
+            closing.callback(self._disk.unlock, self.live.fd)
 
     def abandon(self) -> None:
         """In a forked child: drop what is the parent's. Closing, unlike unlocking, leaves it be."""

@@ -44,7 +44,8 @@ class Positions:
 
     def names(self) -> list[str]:
         """Return the registered readers, sorted."""
-        files = self._disk.names(self._directory)
+        with storage_errors(f"listing {self._directory}"):
+            files = self._disk.names(self._directory)
         names = (name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
         return [name for name in names if is_name(name)]
 
@@ -80,11 +81,13 @@ class Positions:
 
     def remove(self, name: str) -> bool:
         """Forget reader `name` and tell whether it was there."""
-        try:
-            self._disk.unlink(self.path(name))
-        except FileNotFoundError:
-            return False
-        self._disk.sync_directory(self._directory)
+        path = self.path(name)
+        with storage_errors(f"removing {path}"):
+            try:
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                return False
+            self._disk.sync_directory(self._directory)
         return True
 
 

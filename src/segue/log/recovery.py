@@ -24,6 +24,7 @@ from segue.log.catalog import Catalog
 from segue.log.disk import Disk, storage_errors
 from segue.log.hint import read_hint
 from segue.log.layout import (
+    BATCH_ITEMS_MAX,
     SLOT_BYTES,
     Offset,
     Position,
@@ -37,6 +38,7 @@ from segue.log.options import LogOptions, Sync
 from segue.log.segment import SegmentView
 from segue.log.tail import adopt_segment, create_segment
 from segue.log.tailcheck import Evidence, check_tail
+from segue.log.wake import DIRECTORY as WAKE
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +73,10 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     recovery = Recovery(directory, catalog, disk, evidence, sync=sync)
     tip = recovery.run()
     end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
-    if recovery.lost_a_segment and evidence.published is not None:
-        end = max(end, evidence.published)
+    if evidence.published is not None and (tip is None or tip.sealed):
+        # Published, but in no segment that is left: their offsets are not given out again.
+        lost_max = BATCH_ITEMS_MAX if tip is None else tip.header.items_max
+        end = evidence.published if 0 < evidence.published - end <= lost_max else end
     if tip is not None and not tip.sealed:
         active = tip.header.id
     else:
@@ -102,11 +106,7 @@ class Recovery:
         self._disk = disk
         self._evidence = evidence
         self._sync = sync
-        found = catalog.ids[-1] if catalog.ids else -1
-        hinted = -1 if evidence.hint is None or catalog.ids else evidence.hint.segment
-        self.highest_id = SegmentId(max(found, hinted))
-        """Of all segments found, also those set aside: ids are never used again."""
-        self.lost_a_segment = False
+        self.highest_id = self._highest_id()
 
     def run(self) -> Tip | None:
         """Bring the log into order and return its tip, or None if it has no segment yet."""
@@ -120,13 +120,28 @@ class Recovery:
                 except CorruptSegment as error:
                     self._set_aside_last(last, error)
                     continue
-                if self.lost_a_segment and not tip.sealed:
-                    summary = self._seal(tip.header, tip.count)
-                    tip = replace(tip, sealed=True, last_time_us=summary.last_time_us)
-                return tip
+                if tip.sealed or self.highest_id == tip.header.id:
+                    return tip
+                # A later one was set aside, now or by a recovery that was interrupted.
+                summary = self._seal(tip.header, tip.count)
+                return replace(tip, sealed=True, last_time_us=summary.last_time_us)
             return None
 
+    def _highest_id(self) -> SegmentId:
+        """Return the highest id ever seen here: also of those set aside, for none is reused."""
+        ids = [-1, *self._catalog.ids]
+        for name in self._disk.names(self._directory / QUARANTINE):
+            stem, _, _ = name.rpartition(".")
+            id_ = segment_id(stem)
+            if id_ is not None:
+                ids.append(id_)
+        if self._evidence.hint is not None and not self._catalog.ids:
+            ids.append(self._evidence.hint.segment)
+        return SegmentId(max(ids))
+
     def _clear_leftovers(self) -> None:
+        for name in self._disk.names(self._directory / WAKE):
+            self._disk.unlink(self._directory / WAKE / name)
         for directory in (self._directory, self._directory / "readers"):
             for name in self._disk.names(directory):
                 stem = name.removesuffix(NEW_SUFFIX)
@@ -155,6 +170,7 @@ class Recovery:
     def _recover_last(self, last: SegmentId) -> Tip:
         header, summary = self._catalog.read_page(last)
         if summary is not None:
+            self._write_summary(header, summary)  # Killed in between, one copy may be missing.
             return Tip(
                 header=header,
                 count=summary.count,
@@ -207,7 +223,11 @@ class Recovery:
         finally:
             view.close()
         logger.info("seal path=%s count=%d", path, count)
-        fd = self._disk.open_to_write(path)
+        self._write_summary(header, summary)
+        return summary
+
+    def _write_summary(self, header: SegmentHeader, summary: Summary) -> None:
+        fd = self._disk.open_to_write(self._catalog.path(header.id))
         try:
             if self._sync:
                 self._disk.sync_data(fd)
@@ -217,7 +237,6 @@ class Recovery:
                 self._disk.sync_data(fd)
         finally:
             self._disk.close(fd)
-        return summary
 
     def _zero_slots(self, path: Path, first: int, stop: int) -> None:
         # Zeroed and not left: a later append could complete what looks like an old batch.
@@ -234,7 +253,6 @@ class Recovery:
         """Move a last segment without a header to quarantine; nothing in it can be addressed."""
         if last > 0 and len(self._catalog.ids) == 1 and self._evidence.published is None:
             raise error  # Nothing is left that could tell at which offset to go on.
-        self.lost_a_segment = True
         logger.warning("set aside path=%s reason=%s", error.path, error.reason)
         self._catalog.forget([last])
         set_aside(self._directory, error.path, self._disk, sync=self._sync)

@@ -29,7 +29,7 @@ from segue.log.layout import (
     Summary,
 )
 from segue.log.positions import Positions, SavedPosition
-from segue.log.recovery import NEW_SUFFIX, copy_to_quarantine, set_aside
+from segue.log.recovery import NEW_SUFFIX, copy_to_quarantine, quarantine_path, set_aside
 from segue.log.segment import SegmentView
 
 logger = logging.getLogger(__name__)
@@ -250,8 +250,21 @@ def _repair_readers(
         try:
             positions.load(name)
         except CorruptPosition as error:
-            report.quarantined.append(set_aside(directory, error.path, disk, sync=True))
+            report.quarantined.append(_keep_copy(directory, error.path, disk))
             earliest = horizon.first_offset()
             start = SavedPosition(horizon.segment_of(earliest), earliest)
             positions.save(name, start, sync=True)
             report.readers.append(name)
+
+
+def _keep_copy(directory: Path, path: Path, disk: Disk) -> Path:
+    """Copy a small file to the quarantine; the file itself is never gone, not for an instant."""
+    target = quarantine_path(directory, path.name, disk)
+    fd = disk.open_to_read(path)
+    try:
+        data = disk.read_at(fd, PAGE_BYTES, 0)
+    finally:
+        disk.close(fd)
+    disk.replace_file(target, data, sync=True)
+    disk.sync_directory(target.parent)
+    return target

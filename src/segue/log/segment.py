@@ -1,15 +1,17 @@
 """One segment, open to read: records by index, checked before anyone sees them."""
 
 import contextlib
+import os
 import time
 from bisect import bisect_left
+from contextlib import ExitStack
 from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
 from segue.errors import CorruptRecord, RecordRemoved
 from segue.log import slots
-from segue.log.disk import Disk, storage_errors
+from segue.log.disk import Disk, reading_errors
 from segue.log.layout import (
     HEADER_BYTES,
     SLOT_BYTES,
@@ -33,18 +35,15 @@ class SegmentView:
         """Map the file at `path`. Raises FileNotFoundError, CorruptSegment, StorageError."""
         self.path = path
         self._disk = disk
-        self._fd = disk.open_to_read(path)
-        self._pinned = False
-        try:
-            with storage_errors(f"mapping {path}"):
-                size_bytes = disk.size(self._fd)
-                self.header: SegmentHeader = decode_header(
-                    disk.read_at(self._fd, HEADER_BYTES, 0), path=path
-                )
-                self._mapping = disk.map_to_read(self._fd, size_bytes)
-        except BaseException:
-            disk.close(self._fd)
-            raise
+        self._pinned_by = 0
+        with reading_errors(path), ExitStack() as undo:
+            self._fd = disk.open_to_read(path)
+            undo.callback(disk.close, self._fd)
+            self.header: SegmentHeader = decode_header(
+                disk.read_at(self._fd, HEADER_BYTES, 0), path=path
+            )
+            self._mapping = disk.map_to_read(self._fd, disk.size(self._fd))
+            undo.pop_all()
         self.view = memoryview(self._mapping)
         self._summary: Summary | None = None
         self._checked_first = 0
@@ -62,22 +61,25 @@ class SegmentView:
 
     def pin(self) -> None:
         """Keep retention, in any process, from deleting the file until this view is closed."""
-        if not self._pinned:
-            self._disk.lock(self._fd, shared=True)
-            self._pinned = True
+        if not self._pinned_by:
+            with reading_errors(self.path):
+                self._disk.lock(self._fd, shared=True)
+            self._pinned_by = os.getpid()
 
     def close(self) -> None:
         """Let go of the file. Columns that still point into the mapping keep it alive."""
         if self._fd < 0:
             return
-        if self._pinned:
-            # By hand: the mapping holds the file open for as long as somebody holds the mapping.
-            self._disk.unlock(self._fd)
-        with contextlib.suppress(BufferError):
-            self.view.release()
-            self._mapping.close()
-        self._disk.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        with reading_errors(self.path), ExitStack() as closing:
+            closing.callback(self._disk.close, fd)
+            if self._pinned_by == os.getpid():
+                # By hand: the mapping holds the file open for as long as somebody holds the
+                # mapping. Not in a forked child, where it would unlock the parent's.
+                self._disk.unlock(fd)
+            with contextlib.suppress(BufferError):
+                self.view.release()
+                self._mapping.close()
 
     # Checking ------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class SegmentView:
 
     def record(self, index: int, stop: int) -> Record:
         """Return record `index`. Raises CorruptRecord, RecordRemoved."""
-        self.check(index, stop)
+        self.check(index, stop, 1)
         slot = slots.slot_at(self.view, index)
         offset = Offset(self.first_offset + index)
         if slot.link & slots.REMOVED:

@@ -225,13 +225,13 @@ class Tail(HotTail):
 
     def close(self) -> None:
         if self.fd >= 0:
+            fd, self.fd = self.fd, -1
             self.detach()
             if self._mapping is not None:
                 with contextlib.suppress(BufferError):
                     self._mapping.close()
                 self._mapping = None
-            self._disk.close(self.fd)
-            self.fd = -1
+            self._disk.close(fd)
 
 
 def create_segment(directory: Path, header: SegmentHeader, disk: Disk, *, sync: bool) -> Path:

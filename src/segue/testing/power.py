@@ -175,20 +175,25 @@ class RecordingDisk(Disk):
     def write_at(self, fd: int, data: bytes | memoryview, position: int) -> None:
         with self._recording:
             super().write_at(fd, data, position)
-            if fd in self._open:
-                file, path = self._open[fd]
-                self._record(
-                    Event(
-                        operation="write", path=path, file=file, position=position, data=bytes(data)
-                    )
-                )
+            self._record_file(fd, "write", position=position, data=bytes(data))
 
     def resize(self, fd: int, size_bytes: int) -> None:
         with self._recording:
             super().resize(fd, size_bytes)
-            if fd in self._open:
-                file, path = self._open[fd]
-                self._record(Event(operation="resize", path=path, file=file, position=size_bytes))
+            self._record_file(fd, "resize", position=size_bytes)
+
+    def sync_data(self, fd: int) -> None:
+        with self._recording:
+            self._record_file(fd, "sync_data")
+
+    def _record_file(
+        self, fd: int, operation: Change, *, position: int = 0, data: bytes = b""
+    ) -> None:
+        if fd in self._open:
+            file, path = self._open[fd]
+            self._record(
+                Event(operation=operation, path=path, file=file, position=position, data=data)
+            )
 
     def map_to_write(self, fd: int, size_bytes: int) -> mmap.mmap:
         with self._recording:
@@ -198,12 +203,6 @@ class RecordingDisk(Disk):
                 mapped = self._mapped.setdefault(file, _Mapped(self._root / path))
                 mapped.take_snapshot(self.moment)
             return mapping
-
-    def sync_data(self, fd: int) -> None:
-        with self._recording:
-            if fd in self._open:
-                file, path = self._open[fd]
-                self._record(Event(operation="sync_data", path=path, file=file))
 
     def rename(self, source: Path, target: Path) -> None:
         with self._recording:
