@@ -28,7 +28,7 @@ from segue.errors import (
     StorageError,
     StorageFailed,
 )
-from segue.log.catalog import read_page
+from segue.log.catalog import list_segments, read_page
 from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import (
     Disk,
@@ -38,7 +38,7 @@ from segue.log.disk import (
     storage_failures,
 )
 from segue.log.flusher import Flusher
-from segue.log.hint import HintFile
+from segue.log.hint import HintFile, read_hint
 from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset, SegmentHeader, SegmentId, segment_filename
 from segue.log.live import (
@@ -118,8 +118,7 @@ class Appender:
         undo.callback(self._tail.close)
         self._tail.load(self._words[WRITTEN] - self._tail.first_offset)
         if self._owner.is_alone and self._durable:
-            self._disk.sync_data(self._tail.fd)
-            self._write_hint(self._tail, self._tail.index)
+            self._sync_everything()
         self._synced = Offset(self._words[PUBLISHED])
         self._owner.settle()
 
@@ -157,8 +156,7 @@ class Appender:
                 if failed is None:
                     self._enter()
                     with self._sync_lock:
-                        self._hint_due = 0
-                        self._sync_tail()
+                        self._sync_everything()
                     self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
             finally:
                 self._release()
@@ -510,10 +508,29 @@ class Appender:
     def flush(self) -> None:
         """Return once everything appended before this call is on the device."""
         with self.locked():
-            with self._sync_lock:
-                self._hint_due = 0
-                self._sync_tail()
+            with self._sync_lock, self._stopping_on_failure():
+                self._sync_everything()
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
+
+    def _sync_everything(self) -> None:
+        """Sync all there is since the hint: whole segments, too, that mode "os" has left behind."""
+        with storage_failures(f"syncing {self._directory}"):
+            hint = read_hint(self._directory, self._disk)
+            behind = 0 if hint is None else hint.segment
+            if behind != self._tail.header.id:
+                for id_ in list_segments(self._directory, self._disk):
+                    if behind <= id_ < self._tail.header.id:
+                        self._sync_segment(id_)
+            self._disk.sync_directory(self._directory)
+            self._hint_due = 0
+        self._sync_tail()
+
+    def _sync_segment(self, id_: SegmentId) -> None:
+        fd = self._disk.open_to_write(self._directory / segment_filename(id_))
+        try:
+            self._disk.sync_data(fd)
+        finally:
+            self._disk.close(fd)
 
     def sync_in_background(self) -> None:
         """Sync as `flush` does, but without holding anybody up who appends."""

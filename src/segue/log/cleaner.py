@@ -18,14 +18,11 @@ logger = logging.getLogger(__name__)
 class Cleaner:
     """Works on one log. The caller keeps every other writer away."""
 
-    def __init__(
-        self, directory: Path, horizon: Horizon, live: Live, disk: Disk, *, sync: bool
-    ) -> None:
+    def __init__(self, directory: Path, horizon: Horizon, live: Live, disk: Disk) -> None:
         self._directory = directory
         self._horizon = horizon
         self._live = live
         self._disk = disk
-        self._sync = sync
 
     def sealed(self) -> list[SegmentFacts]:
         """Return what retention may look at: sealed segments, up to the first that is not."""
@@ -65,11 +62,11 @@ class Cleaner:
                     # Said first: whoever looks from here on is told that it is gone.
                     self._live.words[FIRST] = id_ + 1
                     disk.unlink(path)
+                    # One by one: a power cut must not take a later one and leave an earlier.
+                    disk.sync_directory(self._directory)
                 finally:
                     disk.close(fd)
                 deleted.append(id_)
-            if deleted and self._sync:
-                disk.sync_directory(self._directory)
         if deleted:
             logger.info("deleted path=%s first=%d last=%d", self._directory, ids[0], deleted[-1])
         return deleted

@@ -141,6 +141,10 @@ class Log:
                 raise LogNotFound(f"there is no log at {self.path}")
             self._options.new_header(SegmentId(0), Offset(0), None)  # Do the limits fit together?
             disk.make_directory(self.path)
+            # Also what was there: whoever made it may have failed before it was synced.
+            for ancestor in self.path.absolute().parents:
+                with contextlib.suppress(PermissionError):
+                    disk.sync_directory(ancestor)
 
     def _check_limits(self, ids: list[SegmentId]) -> None:
         """Refuse limits that do not fit those the log has, before anything is touched."""
@@ -367,6 +371,7 @@ class Log:
         """
         with self._writing().locked():
             cleaner = self._cleaner()
+            self._positions.sync()  # Those that allow the deletion must outlast it.
             return cleaner.delete(
                 [facts.id for facts in cleaner.sealed() if facts.end_offset <= offset]
             )
@@ -393,6 +398,7 @@ class Log:
         with self._writing().locked():
             cleaner = self._cleaner()
             facts = cleaner.sealed()
+            self._positions.sync()  # Those that allow the deletion must outlast it.
             ids = segments_to_delete(
                 facts,
                 protected_positions(self._positions),
@@ -405,7 +411,7 @@ class Log:
 
     def _cleaner(self) -> Cleaner:
         live = self._writing().live
-        return Cleaner(self.path, self._horizon, live, self._disk, sync=self._syncs)
+        return Cleaner(self.path, self._horizon, live, self._disk)
 
     # Health --------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ The first 16 bytes are the pair every version has written; a file of just those,
 record.
 """
 
+import contextlib
+import logging
 import struct
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +17,8 @@ from zlib import crc32
 from segue.errors import CorruptPosition
 from segue.log.disk import Disk, storage_errors
 from segue.log.layout import Offset, SegmentId, checked_name, is_name
+
+logger = logging.getLogger(__name__)
 
 DIRECTORY: Final = "readers"
 SUFFIX: Final = ".meta"
@@ -75,9 +79,49 @@ class Positions:
             if is_new:
                 self._disk.make_directory(self._directory)
             self._disk.replace_file(path, pair + _CHECK.pack(_MAGIC, crc32(pair)), sync=sync)
-            if is_new and sync:
-                # Retention in any later process must see the reader.
-                self._disk.sync_directory(self._directory)
+        if is_new and sync:
+            self.sync_names()  # Retention in any later process must see the reader.
+
+    def sync(self) -> None:
+        """Make sure that what `load` returns now is what it returns after a power cut."""
+        with storage_errors(f"syncing {self._directory}"):
+            names = self.names()
+            for name in names:
+                fd = self._disk.open_to_read(self.path(name))
+                try:
+                    self._disk.sync_data(fd)
+                finally:
+                    self._disk.close(fd)
+        if names:
+            self.sync_names()
+
+    def clamp(self, end: SavedPosition) -> None:
+        """Take readers back that stand beyond the end: what they had read is lost.
+
+        What comes next at those offsets is new to them.
+        """
+        is_changed = False
+        for name in self.names():
+            with contextlib.suppress(CorruptPosition):
+                saved = self.load(name)
+                if saved is not None and saved.offset > end.offset:
+                    logger.warning(
+                        "reader stood beyond the end name=%s saved=%d end=%d",
+                        name,
+                        saved.offset,
+                        end.offset,
+                    )
+                    self.save(name, end, sync=True)
+                    is_changed = True
+        if is_changed:
+            self.sync_names()
+
+    def sync_names(self) -> None:
+        """Make sure that no registered reader is forgotten by a power cut."""
+        with storage_errors(f"syncing {self._directory}"):
+            self._disk.sync_directory(self._directory)
+            # Its own name, too: whoever made the directory may have failed to.
+            self._disk.sync_directory(self._directory.parent)
 
     def remove(self, name: str) -> bool:
         """Forget reader `name` and tell whether it was there."""

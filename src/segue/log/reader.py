@@ -44,8 +44,12 @@ class Reader:
             offset = log.resolve("earliest" if start == "resume" else start)
         self._cursor = Cursor(log._horizon, offset, on_damage=on_damage)
         self._closed = False
-        if saved is None and not log.read_only:
+        if log.read_only:
+            return
+        if saved is None:
             self.commit()
+        elif log._syncs:
+            log._positions.sync_names()  # Whoever registered it may have failed to.
 
     def _resumed(self, saved: SavedPosition) -> Offset:
         latest = self._log.next_offset

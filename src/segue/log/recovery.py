@@ -35,6 +35,7 @@ from segue.log.layout import (
 )
 from segue.log.live import PUBLISHED, Live
 from segue.log.options import LogOptions, Sync
+from segue.log.positions import Positions, SavedPosition
 from segue.log.segment import SegmentView
 from segue.log.tail import adopt_segment, create_segment
 from segue.log.tailcheck import Evidence, check_tail
@@ -92,6 +93,7 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
         created = create_segment(directory, header, disk, sync=sync)
         adopt_segment(created, disk, sync=sync)
         catalog.ids.append(active)
+    Positions(directory, disk).clamp(SavedPosition(active, end))
     live.start(first=catalog.ids[0], segment=active, next_offset=end)
 
 
