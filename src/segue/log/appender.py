@@ -155,10 +155,11 @@ class Appender:
             try:
                 if failed is None:
                     self._enter()
-                    with self._sync_lock:
+                    with self._sync_lock, self._stopping_on_failure():
                         self._sync_everything()
                     self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
             finally:
+                self._stopped = LogClosed(f"{self._directory} is closed")
                 self._release()
 
     def _release(self) -> None:
@@ -305,10 +306,12 @@ class Appender:
                     self._leave()
                 end = self._tail.next_offset
             if any(request.error is None for request in requests):
-                self._sync_for_others(end)
+                self._sync_for_others(end, requests)
             if self._shared:
                 with self._mutex:
                     self._publish()
+            for request in requests:
+                request.is_committed = request.error is None
         except SegueError as error:
             for request in requests:
                 request.error = request.error or error
@@ -337,7 +340,9 @@ class Appender:
                 return
 
     def _wake_waiters(self) -> None:
-        with suppress(ValueError):  # Closed by another thread just now: the record is safe.
+        # Closed by another thread just now, or no way to wake them: the record is safe, and who
+        # waits looks again before long.
+        with suppress(ValueError, OSError):
             if self._words[WAITING]:
                 wake_all(self._directory, self.live, self._disk)
 
@@ -375,7 +380,12 @@ class Appender:
             not_before_us=old.time_us,
         )
         created = create_segment(self._directory, header, self._disk, sync=self._durable)
-        with self._sync_lock, self._stopping_on_failure(), storage_failures(f"sealing {old.path}"):
+        with (
+            self._sync_lock,
+            self._stopping_on_failure(),
+            storage_failures(f"sealing {old.path}"),
+            ExitStack() as undo,
+        ):
             # From here on nobody may append to the old segment, also if we are killed.
             self._words[STATE] = ROLLING
             if self._durable:
@@ -386,13 +396,13 @@ class Appender:
                 self._disk.sync_data(old.fd)
             path = adopt_segment(created, self._disk, sync=self._durable)
             self._tail = self._tail_of(path, header)
+            undo.callback(old.close)
             self.live.enter_segment(header.id)
             self._words[PUBLISHED] = first_offset
             self._words[STATE] = READY
             self._synced = first_offset
             if self._durable:
                 self._write_hint(self._tail, 0)
-            old.close()
         logger.info("roll path=%s first_offset=%d", path, first_offset)
         return self._tail
 
@@ -479,11 +489,16 @@ class Appender:
                 raise self._stopped
             self._sync_tail()
 
-    def _sync_for_others(self, end: int) -> None:
+    def _sync_for_others(self, end: int, requests: list[Request]) -> None:
         try:
             self._sync(end)
-        except (KeyboardInterrupt, SystemExit):
-            self._sync(end)  # They still wait for it.
+        except SegueError:
+            raise
+        except BaseException:
+            # Interrupted, but the others still wait for it.
+            self._sync(end)
+            for request in requests:
+                request.is_committed = request.error is None
             raise
 
     def _sync_tail(self) -> None:

@@ -7,6 +7,7 @@ number of them kept, so memory does not grow with the log.
 import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -151,5 +152,6 @@ class Catalog:
                 self.ids.remove(id_)
 
     def close(self) -> None:
-        while self._views:
-            self._views.popitem()[1].close()
+        with ExitStack() as closing:
+            while self._views:
+                closing.callback(self._views.popitem()[1].close)

@@ -8,14 +8,16 @@ makes many threads fast: under the GIL each one would cost a switch.
 import threading
 from collections.abc import Callable, Sequence
 
-from segue.errors import SegueError
+from segue.errors import SegueError, StorageFailed
 from segue.log.layout import Offset
 
 
 class Request:
     """One append that waits: in, `data` cut into `lengths`; out, `offset` or `error`."""
 
-    __slots__ = ("attrs", "data", "error", "gate", "is_settled", "lengths", "offset")
+    __slots__ = (
+        *("attrs", "data", "error", "gate", "is_committed", "is_settled", "lengths", "offset"),
+    )
 
     def __init__(self, lengths: Sequence[int], data: bytes, attrs: Sequence[int] | None) -> None:
         self.lengths = lengths
@@ -24,6 +26,7 @@ class Request:
         self.offset = Offset(-1)
         self.error: SegueError | None = None
         self.gate: threading.Lock | None = None
+        self.is_committed = False
         self.is_settled = False
 
 
@@ -31,7 +34,7 @@ class CommitQueue:
     """Brings requests to `commit`, in the order they came, as many at a time as wait."""
 
     def __init__(self, commit: Callable[[list[Request]], None]) -> None:
-        """`commit` gives each request its offset or its error, also when it raises."""
+        """`commit` gives each request an offset and says that it is committed, or an error."""
         self._commit = commit
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
@@ -88,6 +91,8 @@ class CommitQueue:
         finally:
             self.hand_over()
             for request in requests:
+                if not request.is_committed and request.error is None:
+                    request.error = StorageFailed("interrupted: it may or may not be in the log")
                 request.is_settled = True
                 if request.gate is not None and request.gate.locked():
                     request.gate.release()

@@ -7,6 +7,7 @@ the last segment is walked, once, and nothing is written: reading never repairs.
 import contextlib
 import threading
 from bisect import bisect_left, bisect_right
+from contextlib import ExitStack
 from pathlib import Path
 
 from segue.errors import CorruptRecord, CorruptSegment, Damage, LogClosed, OffsetTrimmed
@@ -226,6 +227,7 @@ class Horizon:
 
     def close(self) -> None:
         self._is_closed = True
-        self.catalog.close()
-        if self._owns_live and self.live is not None:
-            self.live.close()
+        with ExitStack() as closing:
+            closing.callback(self.catalog.close)
+            if self._owns_live and self.live is not None:
+                closing.callback(self.live.close)

@@ -10,7 +10,7 @@ synced costs more than the sync itself (docs/adr/0003).
 """
 
 import mmap
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -86,5 +86,6 @@ class Live:
     def close(self) -> None:
         with ExitStack() as closing:
             closing.callback(self._disk.close, self.fd)
-            self.words.release()
-            self._mapping.close()
+            with suppress(BufferError):
+                self.words.release()
+                self._mapping.close()

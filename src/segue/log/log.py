@@ -118,11 +118,16 @@ class Log:
             # The method below is what it says; calling it through is a tenth of an append.
             self.append = self._appender.append  # type: ignore[method-assign]
         live = None if self._appender is None else self._appender.live
-        self._horizon = Horizon(self.path, self._disk, live)
         self._positions = Positions(self.path, self._disk)
         self._reading = threading.Lock()
+        with contextlib.ExitStack() as undo:
+            if self._appender is not None:
+                undo.callback(self._appender.close)
+            self._horizon = Horizon(self.path, self._disk, live)
+            undo.callback(self._horizon.close)
+            logger.info("open path=%s next_offset=%d", self.path, self.next_offset)
+            undo.pop_all()
         _open_logs.add(self)
-        logger.info("open path=%s next_offset=%d", self.path, self.next_offset)
 
     def _check_directory(self) -> None:
         disk = self._disk
@@ -453,10 +458,11 @@ class Log:
             return
         self._closed = True
         _open_logs.discard(self)
-        with self._reading:
-            self._horizon.close()
-        if self._appender is not None:
-            self._appender.close()
+        with storage_errors(f"closing {self.path}"), contextlib.ExitStack() as closing:
+            if self._appender is not None:
+                closing.callback(self._appender.close)
+            with self._reading:
+                self._horizon.close()
         logger.info("close path=%s", self.path)
 
     def __enter__(self) -> Self:
