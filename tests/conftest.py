@@ -1,0 +1,60 @@
+"""What every test shares: a place on fast storage, a clock to turn, and how hard to try."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from segue import Log
+from tests.unit.support import ManualClock
+
+TORTURE = bool(os.environ.get("SEGUE_TORTURE"))
+
+# No deadline: a machine that others use, too, is slow at times. What failed can be replayed from
+# the blob that is printed, also where no example database is kept.
+settings.register_profile(
+    "default",
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile(
+    "torture",
+    settings.get_profile("default"),
+    max_examples=5_000,
+    stateful_step_count=100,
+)
+settings.load_profile("torture" if TORTURE else "default")
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """An empty directory in memory, where there is such a thing; may be left damaged."""
+    shared_memory = Path("/dev/shm")
+    base = shared_memory if os.access(shared_memory, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="segue-test-", dir=base))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def directory(scratch: Path) -> Iterator[Path]:
+    """A path for a log, which must be intact when the test is over."""
+    path = scratch / "log"
+    yield path
+    if not any(path.glob("*.q")):
+        return
+    with Log(path, read_only=True) as log:
+        assert [audit for audit in log.verify() if not audit.is_intact] == []
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still until it is told otherwise."""
+    return ManualClock()
