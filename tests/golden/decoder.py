@@ -12,7 +12,6 @@ PAGE = 4096
 SLOT = struct.Struct("<qQIIIIII")
 HEADER = struct.Struct("<8sIIQQIIqQ")
 SUMMARY = struct.Struct("<8sIIqqI")
-RESIDUE = 0x2144DF1C
 REMOVED = 1 << 24
 MORE = (1 << 24) - 1
 
@@ -70,7 +69,7 @@ def checked(data: bytes, layout: struct.Struct, at: int) -> tuple[int, ...]:
 
 def check_batches(data: bytes, slots: list[tuple[int, ...]], chain: int, position: int) -> int:
     """Follow the chain of checksums from batch to batch and return where it ends."""
-    index = 0
+    index, key = 0, chain
     while index < len(slots):
         more = slots[index][4] & MORE
         batch = slots[index : index + more + 1]
@@ -85,6 +84,6 @@ def check_batches(data: bytes, slots: list[tuple[int, ...]], chain: int, positio
         assert after == chain
         first = PAGE + index * SLOT.size
         table = data[first : first + len(batch) * SLOT.size]
-        assert crc == crc32(table[:-4], RESIDUE)
+        assert crc == crc32(table[:-4], crc32(struct.pack("<I", key))) ^ key
         index += more + 1
     return chain

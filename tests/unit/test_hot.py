@@ -35,6 +35,8 @@ class Bench:
         self.tail.segment = 7
         self.tail.position = 8_192
         self.tail.chain = 12_345
+        self.tail.key = 0xDEADBEEF
+        self.tail.seed = 0xCAFEBABE
         self.tail.slots_ready = 20
         self.tail.payloads_ready = SIZE
         self.words[SEGMENT] = 7
@@ -69,7 +71,16 @@ def test_both_twins_encode_the_same_batch(lengths: list[int], data: st.DataObjec
         st.none() | st.lists(UNSIGNED_64, min_size=len(lengths), max_size=len(lengths))
     )
     results = [
-        encode(lengths, attrs, time_us=1 << 50, position=9_000, before=1, after=(1 << 32) - 1)
+        encode(
+            lengths,
+            attrs,
+            time_us=1 << 50,
+            position=9_000,
+            before=1,
+            after=(1 << 32) - 1,
+            key=3,
+            seed=4,
+        )
         for encode in (compiled.encode_batch, slots.encode_batch)
     ]
 

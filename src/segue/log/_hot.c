@@ -12,7 +12,6 @@
 
 #define HEADER_BYTES 4096
 #define SLOT_BYTES 40
-#define RESIDUE 0x2144DF1CU
 #define SEGMENT 3
 #define WRITTEN 4
 #define PUBLISHED 5
@@ -70,7 +69,7 @@ typedef struct {
     PyObject_HEAD
     Py_buffer mapping, words;
     long long segment, index, position, time_us, first_offset, slots_ready, payloads_ready;
-    unsigned int chain;
+    unsigned int chain, key, seed;
     char publish_at_once;
 } Hot;
 
@@ -139,6 +138,20 @@ checksum(PyObject *object, const char *data, Py_ssize_t length, uint32_t before,
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Any integer, also one that only has __index__, as struct.pack takes it. */
+static unsigned long long
+as_unsigned(PyObject *object)
+{
+    if (PyLong_CheckExact(object))
+        return PyLong_AsUnsignedLongLong(object);
+    PyObject *number = PyNumber_Index(object);
+    if (number == NULL)
+        return (unsigned long long)-1;
+    unsigned long long value = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    return value;
+}
+
 /* store(payload, attr, time_us) -> offset or NO_ROOM */
 static PyObject *
 hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
@@ -153,7 +166,7 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     }
     PyObject *payload = args[0];
     struct slot slot = {0};
-    slot.attr = PyLong_AsUnsignedLongLong(args[1]);
+    slot.attr = as_unsigned(args[1]);
     if (slot.attr == (uint64_t)-1 && PyErr_Occurred())
         return NULL;
     slot.time_us = PyLong_AsLongLong(args[2]);
@@ -180,7 +193,7 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     slot.position = (uint32_t)self->position;
     slot.length = (uint32_t)length;
     slot.before = self->chain;
-    slot.crc = crc32_short((unsigned char *)&slot, offsetof(struct slot, crc), RESIDUE);
+    slot.crc = crc32_short((unsigned char *)&slot, offsetof(struct slot, crc), self->seed) ^ self->key;
 
     unsigned char *base = self->mapping.buf;
     memcpy(base + self->position, PyBytes_AS_STRING(payload), (size_t)length);
@@ -209,6 +222,8 @@ static PyMemberDef hot_members[] = {
     {"index", T_LONGLONG, offsetof(Hot, index), 0, NULL},
     {"position", T_LONGLONG, offsetof(Hot, position), 0, NULL},
     {"chain", T_UINT, offsetof(Hot, chain), 0, NULL},
+    {"key", T_UINT, offsetof(Hot, key), 0, NULL},
+    {"seed", T_UINT, offsetof(Hot, seed), 0, NULL},
     {"time_us", T_LONGLONG, offsetof(Hot, time_us), 0, NULL},
     {"first_offset", T_LONGLONG, offsetof(Hot, first_offset), 0, NULL},
     {"slots_ready", T_LONGLONG, offsetof(Hot, slots_ready), 0, NULL},
@@ -234,7 +249,7 @@ static int
 unsigned_item(PyObject *sequence, Py_ssize_t place, unsigned long long most,
               unsigned long long *number)
 {
-    *number = PyLong_AsUnsignedLongLong(PySequence_Fast_GET_ITEM(sequence, place));
+    *number = as_unsigned(PySequence_Fast_GET_ITEM(sequence, place));
     if (*number == (unsigned long long)-1 && PyErr_Occurred())
         return -1;
     if (*number > most) {
@@ -272,17 +287,18 @@ fill_slots(struct slot *slots, PyObject *lengths, PyObject *attrs, long long tim
     return 0;
 }
 
-/* encode_batch(lengths, attrs, *, time_us, position, before, after) -> bytes */
+/* encode_batch(lengths, attrs, *, time_us, position, before, after, key, seed) -> bytes */
 static PyObject *
 encode_batch(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"lengths", "attrs", "time_us", "position", "before", "after", NULL};
+    static char *names[] = {"lengths", "attrs", "time_us", "position", "before", "after",
+                            "key", "seed", NULL};
     PyObject *lengths_arg, *attrs_arg, *lengths, *attrs = NULL, *table = NULL;
     long long time_us;
     unsigned long long position;
-    unsigned int before, after;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO$LKII", names, &lengths_arg, &attrs_arg,
-                                     &time_us, &position, &before, &after))
+    unsigned int before, after, key, seed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO$LKIIII", names, &lengths_arg, &attrs_arg,
+                                     &time_us, &position, &before, &after, &key, &seed))
         return NULL;
     lengths = PySequence_Fast(lengths_arg, "lengths must be a sequence");
     if (lengths == NULL)
@@ -311,10 +327,10 @@ encode_batch(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     last->after = after;
     PyObject *body = PyMemoryView_FromMemory((char *)slots, count * SLOT_BYTES - 4, PyBUF_READ);
     uint32_t crc;
-    if (body == NULL || checksum(body, (char *)slots, count * SLOT_BYTES - 4, RESIDUE, &crc) < 0)
+    if (body == NULL || checksum(body, (char *)slots, count * SLOT_BYTES - 4, seed, &crc) < 0)
         Py_CLEAR(table);
     else
-        last->crc = crc;
+        last->crc = crc ^ key;
     Py_XDECREF(body);
 done:
     Py_DECREF(lengths);

@@ -6,6 +6,8 @@ class HotTail:
     index: int
     position: int
     chain: int
+    key: int
+    seed: int
     time_us: int
     first_offset: int
     slots_ready: int
@@ -25,4 +27,6 @@ def encode_batch(
     position: int,
     before: int,
     after: int,
+    key: int,
+    seed: int,
 ) -> bytes: ...

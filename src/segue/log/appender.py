@@ -226,7 +226,7 @@ class Appender:
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)
         self._enter()
         try:
             return self._put(payload, attr)
@@ -298,7 +298,7 @@ class Appender:
         try:
             with self._mutex:
                 if self._stopped is not None:
-                    raise self._stopped
+                    raise self._stopped.with_traceback(None)
                 self._enter()
                 try:
                     self._put_all(requests)
@@ -418,7 +418,7 @@ class Appender:
         """Keep every other writer, thread or process, from appending, rolling or deleting."""
         with self._mutex:
             if self._stopped is not None:
-                raise self._stopped
+                raise self._stopped.with_traceback(None)
             self._enter()
             try:
                 yield
@@ -486,7 +486,7 @@ class Appender:
             if self._synced >= end:
                 return
             if self._stopped is not None:
-                raise self._stopped
+                raise self._stopped.with_traceback(None)
             self._sync_tail()
 
     def _sync_for_others(self, end: int, requests: list[Request]) -> None:

@@ -140,7 +140,8 @@ class Horizon:
             return self._end_of(view)
 
     def _end_of(self, view: SegmentView) -> Offset:
-        latest = self._latest()
+        # Never more than the segment can hold, whatever the words say.
+        latest = Offset(min(self._latest(), view.first_offset + view.header.items_max))
         if view.header.id == self.active():
             return latest
         summary = view.summary()

@@ -9,7 +9,7 @@ from typing import Final
 from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
 from segue.log.layout import HEADER_BYTES, SLOT_BYTES
 from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WRITTEN
-from segue.log.slots import RESIDUE, pack_body, pack_crc
+from segue.log.slots import pack_body, pack_crc
 
 NO_ROOM: Final = -1
 
@@ -23,9 +23,11 @@ class HotTail:
         "chain",
         "first_offset",
         "index",
+        "key",
         "payloads_ready",
         "position",
         "publish_at_once",
+        "seed",
         "segment",
         "slots_ready",
         "time_us",
@@ -35,7 +37,7 @@ class HotTail:
         self._mapping = mapping
         self._words = words
         self.publish_at_once = publish_at_once
-        self.index = self.position = self.chain = self.time_us = 0
+        self.index = self.position = self.chain = self.time_us = self.key = self.seed = 0
         self.segment = self.first_offset = self.slots_ready = self.payloads_ready = 0
 
     def store(self, payload: bytes, attr: int, time_us: int) -> int:
@@ -59,7 +61,7 @@ class HotTail:
         before = self.chain
         after = (crc32_short if length < SHORT_BYTES else crc32_bulk)(payload, before)
         body = pack_body(time_us, attr, position, length, 0, before, after)
-        slot = body + pack_crc(crc32_short(body, RESIDUE))
+        slot = body + pack_crc(crc32_short(body, self.seed) ^ self.key)
         at = HEADER_BYTES + index * SLOT_BYTES
         mapping = self._mapping
         if mapping is None:

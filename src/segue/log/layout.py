@@ -10,7 +10,7 @@ a page apart, because one flipped bit in it must not cost a segment.
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NewType
 from zlib import crc32
@@ -61,6 +61,10 @@ class SegmentHeader:
     created_us: int
     nonce: int
     """A random number: bytes left over from any other file never pass for this segment's."""
+    key: int = field(init=False, repr=False, compare=False)
+    """A digest of the above. The chain of payload checksums starts with it."""
+    slot_seed: int = field(init=False, repr=False, compare=False)
+    """Where the checksum of a run of slots starts, and where it must come back to."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.id <= SEGMENT_ID_MAX or self.first_offset < 0:
@@ -76,6 +80,9 @@ class SegmentHeader:
                 f"segment_items={self.items_max} leaves no room for payloads in "
                 f"segment_bytes={self.bytes_max}: each item takes {SLOT_BYTES} bytes of it"
             )
+        key = crc32(_pack_header(self))
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "slot_seed", crc32(_CRC.pack(key)))
 
     @property
     def payloads_position(self) -> Position:
@@ -87,11 +94,6 @@ class SegmentHeader:
     def payload_bytes_max(self) -> int:
         """How many bytes of payload fit in the segment."""
         return self.bytes_max - self.payloads_position
-
-    @property
-    def chain_start(self) -> int:
-        """The payload checksum before the first record: a digest of the segment's identity."""
-        return crc32(_pack_header(self))
 
     def encode(self) -> bytes:
         """Return the header page as a new segment carries it."""

@@ -28,7 +28,8 @@ def checked_batch(
     """Return the payloads and their lengths. Raises InvalidArgument, BatchTooLarge."""
     if isinstance(payloads, bytes | bytearray | memoryview | str):
         raise InvalidArgument("append_many takes several payloads; append takes one")
-    taken = payloads if type(payloads) is list else list(islice(payloads, items_max + 1))
+    # Copied: another thread may change the caller's list under our hands.
+    taken = list(islice(payloads, items_max + 1))
     if len(taken) > items_max:
         raise BatchTooLarge(f"a batch has at most {items_max} records here")
     if set(map(type, taken)) <= _BYTES:

@@ -137,6 +137,7 @@ class Reader:
         place = self._cursor.offset if offset is None else Offset(offset)
         if not 0 <= place <= self._log.next_offset:
             raise InvalidArgument(f"offset {place} is not in the log")
+        self._log._horizon.require(place)
         position = SavedPosition(self._log._segment_of(place), place)
         self._positions.save(self.name, position, sync=self._log._syncs)
 

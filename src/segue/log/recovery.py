@@ -12,6 +12,7 @@ being interrupted, gives the same answer:
 """
 
 import logging
+import re
 import secrets
 from dataclasses import dataclass, replace
 from itertools import count as count_from
@@ -33,8 +34,9 @@ from segue.log.layout import (
     Summary,
     segment_id,
 )
-from segue.log.live import PUBLISHED, Live
+from segue.log.live import PUBLISHED, WRITTEN, Live
 from segue.log.options import LogOptions, Sync
+from segue.log.positions import DIRECTORY as READERS
 from segue.log.positions import Positions, SavedPosition
 from segue.log.segment import SegmentView
 from segue.log.tail import adopt_segment, create_segment
@@ -45,7 +47,8 @@ logger = logging.getLogger(__name__)
 
 QUARANTINE: Final = "quarantine"
 NEW_SUFFIX: Final = ".new"
-TEMPORARY_SUFFIX: Final = ".tmp"
+_REPLACEMENT = re.compile(r".+\.meta\.\d+-\d+\.tmp")
+"""A position that was being replaced."""
 _COPY_STEP_BYTES: Final = 1 << 20
 
 
@@ -69,11 +72,13 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     catalog = Catalog(directory, disk)
     evidence = Evidence(
         hint=read_hint(directory, disk),
-        published=Offset(live.words[PUBLISHED]) if live.is_current() else None,
+        published=_published(live),
     )
     recovery = Recovery(directory, catalog, disk, evidence, sync=sync)
     tip = recovery.run()
-    end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
+    end = Offset(recovery.lost_offsets)
+    if tip is not None:
+        end = Offset(tip.header.first_offset + tip.count)
     if evidence.published is not None and (tip is None or tip.sealed):
         # Published, but in no segment that is left: their offsets are not given out again.
         lost_max = BATCH_ITEMS_MAX if tip is None else tip.header.items_max
@@ -97,6 +102,13 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     live.start(first=catalog.ids[0], segment=active, next_offset=end)
 
 
+def _published(live: Live) -> Offset | None:
+    """Return the published word, if it can be believed."""
+    if live.is_current() and live.words[PUBLISHED] <= live.words[WRITTEN]:
+        return Offset(live.words[PUBLISHED])
+    return None
+
+
 class Recovery:
     """One recovery of one log."""
 
@@ -109,6 +121,8 @@ class Recovery:
         self._evidence = evidence
         self._sync = sync
         self.highest_id = self._highest_id()
+        self.lost_offsets = 0
+        """How many records were synced in a first segment that had to be set aside."""
 
     def run(self) -> Tip | None:
         """Bring the log into order and return its tip, or None if it has no segment yet."""
@@ -144,13 +158,13 @@ class Recovery:
     def _clear_leftovers(self) -> None:
         for name in self._disk.names(self._directory / WAKE):
             self._disk.unlink(self._directory / WAKE / name)
-        for directory in (self._directory, self._directory / "readers"):
-            for name in self._disk.names(directory):
-                stem = name.removesuffix(NEW_SUFFIX)
-                if name.endswith(TEMPORARY_SUFFIX) or (
-                    stem != name and segment_id(stem) is not None
-                ):
-                    self._disk.unlink(directory / name)
+        for name in self._disk.names(self._directory):
+            stem = name.removesuffix(NEW_SUFFIX)
+            if stem != name and segment_id(stem) is not None:
+                self._disk.unlink(self._directory / name)
+        for name in self._disk.names(self._directory / READERS):
+            if _REPLACEMENT.fullmatch(name):
+                self._disk.unlink(self._directory / READERS / name)
 
     def _seal_earlier_segments(self) -> None:
         hint = self._evidence.hint
@@ -255,6 +269,9 @@ class Recovery:
         """Move a last segment without a header to quarantine; nothing in it can be addressed."""
         if last > 0 and len(self._catalog.ids) == 1 and self._evidence.published is None:
             raise error  # Nothing is left that could tell at which offset to go on.
+        hint = self._evidence.hint
+        if last == 0 and hint is not None and hint.segment == 0:
+            self.lost_offsets = hint.index
         logger.warning("set aside path=%s reason=%s", error.path, error.reason)
         self._catalog.forget([last])
         set_aside(self._directory, error.path, self._disk, sync=self._sync)
@@ -270,7 +287,7 @@ def summarise(view: SegmentView, count: int) -> Summary:
             payloads_end=header.payloads_position,
             first_time_us=header.created_us,
             last_time_us=header.created_us,
-            chain=header.chain_start,
+            chain=header.key,
         )
     first, last = slots.slot_at(view.view, 0), slots.slot_at(view.view, readable - 1)
     end = min(max(last.end, header.payloads_position), header.bytes_max)

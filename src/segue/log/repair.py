@@ -160,10 +160,10 @@ class _Repairer:
                 payloads_end=header.payloads_position,
                 first_time_us=header.created_us,
                 last_time_us=header.created_us,
-                chain=header.chain_start,
+                chain=header.key,
             )
             for batch in batches:
-                summary = self._write_batch(fd, batch, summary)
+                summary = self._write_batch(fd, header, batch, summary)
             for position, piece in summary.writes():
                 disk.write_at(fd, piece, position)
             disk.sync_data(fd)
@@ -172,11 +172,14 @@ class _Repairer:
         disk.rename(temporary, path)
         disk.sync_directory(path.parent)
 
-    def _write_batch(self, fd: int, batch: "_Batch", summary: Summary) -> Summary:
+    def _write_batch(
+        self, fd: int, header: SegmentHeader, batch: "_Batch", summary: Summary
+    ) -> Summary:
         position = summary.payloads_end
         after = crc32_bulk(batch.data, summary.chain)
         if len(batch.lengths) == 1:
             table = slots.encode_one(
+                header,
                 time_us=batch.time_us,
                 attr=batch.attrs[0],
                 position=position,
@@ -193,6 +196,8 @@ class _Repairer:
                 position=position,
                 before=summary.chain,
                 after=after,
+                key=header.key,
+                seed=header.slot_seed,
             )
         if batch.data:
             self._disk.write_at(fd, batch.data, position)

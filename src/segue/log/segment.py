@@ -98,7 +98,8 @@ class SegmentView:
             start = slots.batch_start(self.view, index) if self._has_slot(index) else index
         if self._has_slot(ahead - 1):
             ahead = slots.batch_stop(self.view, ahead - 1)
-        if ahead > stop or not slots.is_intact(self.view, self.header, start, ahead):
+        before = self.header.key if start == 0 else None
+        if ahead > stop or not slots.is_intact(self.view, self.header, start, ahead, before=before):
             ahead = self._intact_stop(start, index, stop)
         if start != self._checked_stop:
             self._checked_first = start

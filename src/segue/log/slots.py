@@ -7,9 +7,11 @@ slot of a batch carries its checksums; in the others those three words are zero:
 
 - `before` and `after` are the checksum of all payloads of the segment, up to the batch and with
   it. So each batch can be checked alone, and any run of batches in one pass over its payloads.
-- `crc` covers the batch's slots, starting from `RESIDUE`. A CRC-32 over bytes that end in their
-  own CRC-32 always gives that residue, so a run of batches leaves it where it found it: one pass
-  over any run of slots checks them all, whether records came singly or by the thousand.
+- `crc` covers the batch's slots. It starts from the segment's `slot_seed` and is stored XORed with
+  the segment's `key`. A CRC-32 over bytes that end in their own CRC-32 always gives the same
+  residue, and with the XOR that residue is `slot_seed`: so a run of batches leaves the checksum
+  where it found it, and one pass over any run of slots checks them all, whether records came
+  singly or by the thousand. Slots of another segment have another key and fail.
 """
 
 import struct
@@ -25,7 +27,6 @@ from segue.log.layout import HEADER_BYTES, SLOT_BYTES, Position, SegmentHeader
 if sys.byteorder != "little":  # pragma: no cover - arrays are written as they lie in memory
     raise ImportError("segue needs a little-endian machine")
 
-RESIDUE: Final = 0x2144DF1C
 MORE_MASK: Final = (1 << 24) - 1
 REMOVED: Final = 1 << 24
 """A flag of `link`: the record is gone on purpose, its offset stays taken."""
@@ -85,11 +86,19 @@ def slot_from(data: bytes) -> Slot:
 
 
 def encode_one(
-    *, time_us: int, attr: int, position: int, length: int, flags: int, before: int, after: int
+    header: SegmentHeader,
+    *,
+    time_us: int,
+    attr: int,
+    position: int,
+    length: int,
+    flags: int,
+    before: int,
+    after: int,
 ) -> bytes:
     """Return the slot of a batch of one."""
     body = pack_body(time_us, attr, position, length, flags, before, after)
-    return body + pack_crc(crc32_short(body, RESIDUE))
+    return body + pack_crc(crc32_short(body, header.slot_seed) ^ header.key)
 
 
 def encode_batch(
@@ -100,6 +109,8 @@ def encode_batch(
     position: int,
     before: int,
     after: int,
+    key: int,
+    seed: int,
 ) -> bytes:
     """Return the slots of one batch whose payloads lie side by side from `position`."""
     count = len(lengths)
@@ -119,7 +130,7 @@ def encode_batch(
     words[6::_WORDS] = memoryview(array("I", range(count - 1, -1, -1)))
     table[-3] = before
     table[-2] = after
-    table[-1] = crc32_bulk(words.cast("B")[:-4], RESIDUE)
+    table[-1] = crc32_bulk(words.cast("B")[:-4], seed) ^ key
     return table.tobytes()
 
 
@@ -151,14 +162,14 @@ def is_intact(
     """Tell whether slots `first` to `stop` are whole batches, unchanged since written.
 
     Two passes at memory speed, however many batches. `before`, if given, is the payload checksum
-    that must precede them; without it bytes of this segment are told by its nonce alone.
+    that must precede them.
     """
     if first == stop:
         return True
     if first > stop or slot_position(stop) > min(len(view), header.payloads_position):
         return False
     table = view[slot_position(first) : slot_position(stop)]
-    if crc32_bulk(table, RESIDUE) != RESIDUE:
+    if crc32_bulk(table, header.slot_seed) != header.slot_seed:
         return False
     first_stop = batch_stop(view, first)
     head, last = slot_at(view, first), slot_at(view, stop - 1)
@@ -177,7 +188,7 @@ def walk(view: memoryview, header: SegmentHeader, first: int, stop: int) -> Iter
 
     A damaged run ends where the next intact batch begins, so it never hides its neighbours.
     """
-    before = header.chain_start if first == 0 else None
+    before = header.key if first == 0 else None
     if is_intact(view, header, first, stop, before=before):
         if first < stop:
             yield Run(first, stop, True)
@@ -210,11 +221,20 @@ def _batch_is_intact(
 
 
 def _may_start_a_batch(view: memoryview, index: int) -> bool:
-    """Tell whether slot `index` does not go on counting down from the slot before it."""
+    """Tell whether a batch may begin at slot `index`, as far as the slot before it says.
+
+    Two signs, so that one flipped bit cannot hide both: the one before carries checksums, as the
+    last of a batch does, or it does not count down to this one.
+    """
+    if index == 0:
+        return True
     if slot_position(index + 1) > len(view):
         return False
-    previous = batch_stop(view, index - 1)
-    return previous <= index or previous != batch_stop(view, index)
+    previous = slot_at(view, index - 1)
+    if previous.before or previous.after or previous.crc:
+        return True
+    stop = batch_stop(view, index - 1)
+    return stop <= index or stop != batch_stop(view, index)
 
 
 def written_slots(view: memoryview, header: SegmentHeader) -> int:

@@ -25,7 +25,7 @@ from segue.log.layout import (
     segment_filename,
 )
 from segue.log.live import PAYLOADS_READY, PUBLISHED, SLOTS_READY, WRITTEN, Live
-from segue.log.slots import RESIDUE, pack_body, pack_crc
+from segue.log.slots import pack_body, pack_crc
 
 SLOTS_AHEAD_BYTES: Final = 4096
 PAYLOADS_AHEAD_BYTES: Final = 16 * 1024
@@ -68,7 +68,8 @@ class Tail(HotTail):
         self.first_offset = header.first_offset
         self.index = 0
         self.position = header.payloads_position
-        self.chain = header.chain_start
+        self.chain = self.key = header.key
+        self.seed = header.slot_seed
         self.time_us = header.created_us
         self.slots_ready = 0
         self.payloads_ready = header.payloads_position
@@ -111,7 +112,7 @@ class Tail(HotTail):
         time_us = max(time_us, self.time_us)
         after = crc32_bulk(payload, before)
         body = pack_body(time_us, attr, position, length, 0, before, after)
-        self._write(payload, body + pack_crc(crc32_short(body, RESIDUE)))
+        self._write(payload, body + pack_crc(crc32_short(body, self.seed) ^ self.key))
         self._advance(index + 1, end, after, time_us)
         return True
 
@@ -139,6 +140,8 @@ class Tail(HotTail):
                     position=position,
                     before=chain,
                     after=after,
+                    key=self.key,
+                    seed=self.seed,
                 )
             )
             pieces.append(request.data)

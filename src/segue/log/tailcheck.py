@@ -44,7 +44,7 @@ class TailCheck:
     @property
     def is_torn(self) -> bool:
         """Whether something lies behind the valid run."""
-        return self.valid < self.written
+        return self.valid < max(self.written, self.certain)
 
     @property
     def has_rotted(self) -> bool:
@@ -67,13 +67,18 @@ def check_tail(view: SegmentView, evidence: Evidence) -> TailCheck:
         valid=runs[0].stop if runs and runs[0].intact else start,
         written=written,
         last_intact=max((run.stop for run in runs if run.intact), default=start),
-        certain=min(evidence.index_in(header), written),
+        certain=evidence.index_in(header),
     )
 
 
 def _start(view: SegmentView, hint: Hint | None, written: int) -> int:
     """Return where to start looking: at the hint if a batch really ends there, else at 0."""
-    if hint is None or hint.segment != view.header.id or not 0 < hint.index <= written:
+    if (
+        hint is None
+        or hint.segment != view.header.id
+        or not 0 < hint.index <= written
+        or (slots.slot_position(hint.index) > len(view.view))
+    ):
         return 0
     first = slots.batch_start(view.view, hint.index - 1)
     return hint.index if slots.is_intact(view.view, view.header, first, hint.index) else 0
