@@ -21,12 +21,6 @@ CALLS: Final = 8
 SUMMARY_POSITIONS: Final = (512, 2048 + 512)
 SUMMARY_BYTES: Final = 64
 
-HALF_SEALED_EARLIER: Final = pytest.mark.xfail(
-    strict=True,
-    reason="a recovery killed between the two copies of an earlier segment's summary: the next one "
-    "takes that for sealed and verify() for damaged (recovery.py, _seal_earlier_segments)",
-)
-
 
 @pytest.mark.parametrize("setting", SETTINGS if TORTURE else [ALWAYS, OS], ids=str)
 def test_recovery_after_a_kill_may_be_killed_at_any_call_any_number_of_times(
@@ -48,7 +42,7 @@ def test_recovery_after_a_kill_may_be_killed_at_any_call_any_number_of_times(
         "torn_tail",
         "rotten_tail",
         "headless_tail",
-        pytest.param("unsealed", marks=HALF_SEALED_EARLIER),
+        "unsealed",
     ],
 )
 def test_recovery_of_a_damaged_log_may_be_killed_at_any_call_any_number_of_times(

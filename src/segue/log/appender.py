@@ -89,6 +89,7 @@ class Appender:
         self._roll_at_us = _NEVER_US
         self._commits = CommitQueue(self._commit)
         self._synced = Offset(0)
+        self._unreported: SegueError | None = None
         self._hint_due = 0
         self._flusher: Flusher | None = None
         with storage_errors(f"opening {directory}"), ExitStack() as undo:
@@ -161,6 +162,8 @@ class Appender:
             finally:
                 self._stopped = LogClosed(f"{self._directory} is closed")
                 self._release()
+            if self._unreported is not None:
+                raise self._unreported  # A sync in the background failed, and nobody was told.
 
     def _release(self) -> None:
         with storage_errors(f"closing {self._directory}"), ExitStack() as closing:
@@ -226,7 +229,7 @@ class Appender:
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:
-            raise self._stopped.with_traceback(None)
+            raise self._refusal()
         self._enter()
         try:
             return self._put(payload, attr)
@@ -298,7 +301,7 @@ class Appender:
         try:
             with self._mutex:
                 if self._stopped is not None:
-                    raise self._stopped.with_traceback(None)
+                    raise self._refusal()
                 self._enter()
                 try:
                     self._put_all(requests)
@@ -406,6 +409,11 @@ class Appender:
         logger.info("roll path=%s first_offset=%d", path, first_offset)
         return self._tail
 
+    def sync_before_deletion(self) -> None:
+        """Sync what is kept before what is not is deleted. The caller holds the locks."""
+        with self._sync_lock, self._stopping_on_failure():
+            self._sync_everything()
+
     def rewrite_header(self) -> None:
         """Write the active segment's header from memory. The caller holds the locks."""
         with self._stopping_on_failure(), storage_failures(f"writing {self._tail.path}"):
@@ -418,7 +426,7 @@ class Appender:
         """Keep every other writer, thread or process, from appending, rolling or deleting."""
         with self._mutex:
             if self._stopped is not None:
-                raise self._stopped.with_traceback(None)
+                raise self._refusal()
             self._enter()
             try:
                 yield
@@ -486,7 +494,7 @@ class Appender:
             if self._synced >= end:
                 return
             if self._stopped is not None:
-                raise self._stopped.with_traceback(None)
+                raise self._refusal()
             self._sync_tail()
 
     def _sync_for_others(self, end: int, requests: list[Request]) -> None:
@@ -551,7 +559,17 @@ class Appender:
         """Sync as `flush` does, but without holding anybody up who appends."""
         with self._sync_lock:
             if self._stopped is None and self._synced < self._tail.next_offset:
-                self._sync_tail()
+                try:
+                    self._sync_tail()
+                except SegueError as error:
+                    self._unreported = error
+                    raise
+
+    def _refusal(self) -> SegueError:
+        """Return why nothing can be written any more."""
+        assert self._stopped is not None
+        self._unreported = None
+        return self._stopped.with_traceback(None)
 
     def _stop(self, error: SegueError) -> SegueError:
         """Take no more writes: nobody can say what is on disk."""

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -189,14 +189,19 @@ class Disk:
     def replace_file(self, path: Path, data: bytes, *, sync: bool) -> None:
         """Make `path` hold `data`: after a crash it holds the old bytes or these, never a mix."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.tmp")
-        fd = self.open_to_write(temporary, create=True)
         try:
-            self.write_at(fd, data, 0)
-            if sync:
-                self.sync_data(fd)
-        finally:
-            self.close(fd)
-        self.rename(temporary, path)
+            fd = self.open_to_write(temporary, create=True)
+            try:
+                self.write_at(fd, data, 0)
+                if sync:
+                    self.sync_data(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                self.unlink(temporary)
+            raise
 
     # Locks ---------------------------------------------------------------------------------
 

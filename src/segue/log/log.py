@@ -376,9 +376,8 @@ class Log:
         """
         with self._writing().locked():
             cleaner = self._cleaner()
-            self._positions.sync()  # Those that allow the deletion must outlast it.
-            return cleaner.delete(
-                [facts.id for facts in cleaner.sealed() if facts.end_offset <= offset]
+            return self._delete(
+                cleaner, [facts.id for facts in cleaner.sealed() if facts.end_offset <= offset]
             )
 
     def cleanup(
@@ -403,7 +402,6 @@ class Log:
         with self._writing().locked():
             cleaner = self._cleaner()
             facts = cleaner.sealed()
-            self._positions.sync()  # Those that allow the deletion must outlast it.
             ids = segments_to_delete(
                 facts,
                 protected_positions(self._positions),
@@ -412,7 +410,15 @@ class Log:
                 next_offset=self.next_offset,
                 now_us=self._clock(),
             )
-            return cleaner.delete(ids)
+            return self._delete(cleaner, ids)
+
+    def _delete(self, cleaner: Cleaner, ids: list[SegmentId]) -> list[SegmentId]:
+        if not ids:
+            return []
+        # What allows the deletion, and what is kept, must outlast it.
+        self._positions.sync()
+        self._writing().sync_before_deletion()
+        return cleaner.delete(ids)
 
     def _cleaner(self) -> Cleaner:
         live = self._writing().live

@@ -11,6 +11,7 @@ being interrupted, gives the same answer:
 - Anything that might have been a record and is moved or cut is copied to `quarantine/` first.
 """
 
+import contextlib
 import logging
 import re
 import secrets
@@ -19,7 +20,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
-from segue.errors import CorruptSegment
+from segue.errors import CorruptPosition, CorruptSegment
 from segue.log import slots
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk, storage_errors
@@ -122,7 +123,7 @@ class Recovery:
         self._sync = sync
         self.highest_id = self._highest_id()
         self.lost_offsets = 0
-        """How many records were synced in a first segment that had to be set aside."""
+        """What is known of the offsets in an only segment that had to be set aside."""
 
     def run(self) -> Tip | None:
         """Bring the log into order and return its tip, or None if it has no segment yet."""
@@ -142,6 +143,16 @@ class Recovery:
                 summary = self._seal(tip.header, tip.count)
                 return replace(tip, sealed=True, last_time_us=summary.last_time_us)
             return None
+
+    def _highest_position(self) -> int:
+        """Return the highest offset that a reader has been at."""
+        positions = Positions(self._directory, self._disk)
+        highest = 0
+        for name in positions.names():
+            with contextlib.suppress(CorruptPosition):
+                saved = positions.load(name)
+                highest = highest if saved is None else max(highest, saved.offset)
+        return highest
 
     def _highest_id(self) -> SegmentId:
         """Return the highest id ever seen here: also of those set aside, for none is reused."""
@@ -178,6 +189,8 @@ class Recovery:
             except CorruptSegment:
                 continue  # Whoever reads it is told; verify and repair see it, too.
             following = self._catalog.first_offset(place + 1)
+            if summary is not None:
+                self._complete_summary(header, summary)
             if summary is not None or following is None:
                 continue
             count = min(header.items_max, max(0, following - header.first_offset))
@@ -186,7 +199,7 @@ class Recovery:
     def _recover_last(self, last: SegmentId) -> Tip:
         header, summary = self._catalog.read_page(last)
         if summary is not None:
-            self._write_summary(header, summary)  # Killed in between, one copy may be missing.
+            self._complete_summary(header, summary)
             return Tip(
                 header=header,
                 count=summary.count,
@@ -242,6 +255,19 @@ class Recovery:
         self._write_summary(header, summary)
         return summary
 
+    def _complete_summary(self, header: SegmentHeader, summary: Summary) -> None:
+        """Write the second copy of a seal if whoever sealed was killed before it did."""
+        fd = self._disk.open_to_read(self._catalog.path(header.id))
+        try:
+            is_whole = all(
+                self._disk.read_at(fd, len(piece), position) == piece
+                for position, piece in summary.writes()
+            )
+        finally:
+            self._disk.close(fd)
+        if not is_whole:
+            self._write_summary(header, summary)
+
     def _write_summary(self, header: SegmentHeader, summary: Summary) -> None:
         fd = self._disk.open_to_write(self._catalog.path(header.id))
         try:
@@ -267,11 +293,9 @@ class Recovery:
 
     def _set_aside_last(self, last: SegmentId, error: CorruptSegment) -> None:
         """Move a last segment without a header to quarantine; nothing in it can be addressed."""
-        if last > 0 and len(self._catalog.ids) == 1 and self._evidence.published is None:
-            raise error  # Nothing is left that could tell at which offset to go on.
         hint = self._evidence.hint
-        if last == 0 and hint is not None and hint.segment == 0:
-            self.lost_offsets = hint.index
+        synced = hint.index if hint is not None and last == hint.segment == 0 else 0
+        self.lost_offsets = max(synced, self._highest_position())
         logger.warning("set aside path=%s reason=%s", error.path, error.reason)
         self._catalog.forget([last])
         set_aside(self._directory, error.path, self._disk, sync=self._sync)
@@ -295,7 +319,7 @@ def summarise(view: SegmentView, count: int) -> Summary:
         count=count,
         payloads_end=Position(end),
         first_time_us=first.time_us,
-        last_time_us=last.time_us,
+        last_time_us=max(last.time_us, header.created_us),
         chain=last.after,
     )
 
