@@ -128,3 +128,9 @@ def test_words_are_published_only_when_asked_for() -> None:
     bench.tail.store(b"payload", 0, 1)
 
     assert (bench.words[WRITTEN], bench.words[PUBLISHED]) == (1_001, 0)
+
+
+@given(st.lists(st.binary(max_size=400) | st.binary().map(bytearray) | st.text(), max_size=9))
+def test_both_twins_measure_the_same(payloads: list[object]) -> None:
+    """The lengths of bytes; nothing if anything else is among them."""
+    assert compiled.measure_batch(payloads) == hot_python.measure_batch(payloads)

@@ -338,7 +338,36 @@ done:
     return table;
 }
 
+/* measure_batch(payloads) -> the length of each, or None unless all are bytes */
+static PyObject *
+measure_batch(PyObject *Py_UNUSED(module), PyObject *payloads)
+{
+    if (!PyList_CheckExact(payloads)) {
+        PyErr_SetString(PyExc_TypeError, "measure_batch takes a list");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(payloads);
+    PyObject *lengths = PyList_New(count);
+    if (lengths == NULL)
+        return NULL;
+    for (Py_ssize_t place = 0; place < count; place++) {
+        PyObject *payload = PyList_GET_ITEM(payloads, place);
+        PyObject *length =
+            PyBytes_CheckExact(payload) ? PyLong_FromSsize_t(PyBytes_GET_SIZE(payload)) : NULL;
+        if (length == NULL) {
+            Py_DECREF(lengths);
+            if (PyErr_Occurred())
+                return NULL;
+            Py_RETURN_NONE;
+        }
+        PyList_SET_ITEM(lengths, place, length);
+    }
+    return lengths;
+}
+
 static PyMethodDef module_methods[] = {
+    {"measure_batch", measure_batch, METH_O,
+     "Return the length of each payload, or None unless all are bytes."},
     {"encode_batch", (PyCFunction)(void (*)(void))encode_batch, METH_VARARGS | METH_KEYWORDS,
      "Return the slots of one batch whose payloads lie side by side from `position`."},
     {NULL, NULL, 0, NULL},

@@ -28,7 +28,7 @@ from segue.log.segment import SegmentView
 
 HEADERS_MAX: Final = 4096
 """How many headers are remembered."""
-VIEWS_MAX: Final = 8
+VIEWS_MAX: Final = 64
 """How many segments stay mapped for reads by offset."""
 
 

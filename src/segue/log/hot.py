@@ -20,8 +20,10 @@ else:
 if TYPE_CHECKING or not COMPILED:
     HotTail = hot_python.HotTail
     encode_batch = slots.encode_batch
+    measure_batch = hot_python.measure_batch
 else:
     HotTail = _hot.HotTail
     encode_batch = _hot.encode_batch
+    measure_batch = _hot.measure_batch
 
-__all__ = ["COMPILED", "NO_ROOM", "HotTail", "encode_batch"]
+__all__ = ["COMPILED", "NO_ROOM", "HotTail", "encode_batch", "measure_batch"]

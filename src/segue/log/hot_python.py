@@ -4,7 +4,8 @@
 """
 
 import mmap
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, cast
 
 from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
 from segue.log.layout import HEADER_BYTES, SLOT_BYTES
@@ -12,6 +13,8 @@ from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WRITTEN
 from segue.log.slots import pack_body, pack_crc
 
 NO_ROOM: Final = -1
+
+_BYTES: Final = frozenset({bytes})
 
 
 class HotTail:
@@ -80,3 +83,10 @@ class HotTail:
     def detach(self) -> None:
         """Let go of the mapping."""
         self._mapping = None
+
+
+def measure_batch(payloads: Sequence[object]) -> list[int] | None:
+    """Return the length of each payload, or None unless all are bytes."""
+    if not set(map(type, payloads)) <= _BYTES:
+        return None
+    return list(map(len, cast("Sequence[bytes]", payloads)))

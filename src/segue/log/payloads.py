@@ -3,13 +3,12 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Final, cast
+from typing import cast
 
 from segue.errors import BatchTooLarge, InvalidArgument, RecordTooLarge
+from segue.log.hot import measure_batch
 
 Payload = bytes | bytearray | memoryview
-
-_BYTES: Final = frozenset({bytes})
 
 
 def checked_payload(payload: Payload, size_bytes_max: int) -> bytes:
@@ -32,13 +31,11 @@ def checked_batch(
     taken = list(islice(payloads, items_max + 1))
     if len(taken) > items_max:
         raise BatchTooLarge(f"a batch has at most {items_max} records here")
-    if set(map(type, taken)) <= _BYTES:
-        batch = cast("list[bytes]", taken)
-    else:
-        batch = [
-            item if type(item) is bytes else checked_payload(item, size_bytes_max) for item in taken
-        ]
-    lengths = list(map(len, batch))
+    batch = cast("list[bytes]", taken)
+    lengths = measure_batch(batch)
+    if lengths is None:
+        batch = [checked_payload(item, size_bytes_max) for item in taken]
+        lengths = list(map(len, batch))
     if sum(lengths) > size_bytes_max:
         raise BatchTooLarge(
             f"a batch of {sum(lengths)} bytes does not fit: at most {size_bytes_max} bytes here"

@@ -145,6 +145,8 @@ def batch_start(view: memoryview, index: int) -> int:
 
     Slots of one batch name the same end, and those before it an earlier one: bisect on that.
     """
+    if index == 0 or batch_stop(view, index - 1) <= index:
+        return index
     stop = batch_stop(view, index)
     low, high = 0, index
     while low < high:

@@ -31,6 +31,10 @@ SLOTS_AHEAD_BYTES: Final = 4096
 PAYLOADS_AHEAD_BYTES: Final = 16 * 1024
 AHEAD_BYTES_MAX: Final = 1024 * 1024
 """The step doubles with what is written, from the first figures up to this one."""
+AHEAD_TIMES: Final = 8
+"""And it is at least so many times what is wanted now: each step costs a sync its metadata."""
+WRITE_BYTES_MIN: Final = 16 * 1024
+"""From this size on a batch is written with a call, also where there is a mapping."""
 
 _ZEROS: Final = bytes(AHEAD_BYTES_MAX)
 
@@ -105,14 +109,12 @@ class Tail(HotTail):
         index, position, before = self.index, self.position, self.chain
         length = len(payload)
         end = position + length
-        if (end > self.payloads_ready or index >= self.slots_ready) and not self._prepare(
-            1, length
-        ):
+        if end > self.header.bytes_max or index >= self.header.items_max:
             return False
         time_us = max(time_us, self.time_us)
         after = crc32_bulk(payload, before)
         body = pack_body(time_us, attr, position, length, 0, before, after)
-        self._write(payload, body + pack_crc(crc32_short(body, self.seed) ^ self.key))
+        self._write(payload, body + pack_crc(crc32_short(body, self.seed) ^ self.key), 1)
         self._advance(index + 1, end, after, time_us)
         return True
 
@@ -149,9 +151,7 @@ class Tail(HotTail):
             index, position, chain = stop, end, after
         if not offsets:
             return 0
-        if index > self.slots_ready or position > self.payloads_ready:
-            self._prepare(index - self.index, position - self.position)
-        self._write(b"".join(pieces), b"".join(tables))
+        self._write(b"".join(pieces), b"".join(tables), index - self.index)
         self._advance(index, position, chain, time_us)
         for request, offset in zip(requests, offsets, strict=False):
             request.offset = Offset(offset)
@@ -169,18 +169,38 @@ class Tail(HotTail):
         if self.publish_at_once:
             words[PUBLISHED] = next_offset
 
-    def _write(self, data: bytes, table: bytes) -> None:
+    def _write(self, data: bytes, table: bytes, count: int) -> None:
+        """Store payloads and slots: through the mapping, or with a call where that is faster."""
         position, at = self.position, HEADER_BYTES + self.index * SLOT_BYTES
-        if self._mapping is None:
-            try:
-                if data:
-                    self._disk.write_at(self.fd, data, position)
-                self._disk.write_at(self.fd, table, at)
-            except OSError as error:
-                raise storage_failed(f"writing {self.path}", error) from error
-        else:
+        if self._mapping is not None and len(data) >= WRITE_BYTES_MIN:
+            # One call fills fresh pages faster than zeros and a mapping do.
+            self._write_unprepared(data, table, count)
+            return
+        if position + len(data) > self.payloads_ready or self.index + count > self.slots_ready:
+            self._prepare(count, len(data))
+        if self._mapping is not None:
             self._mapping[position : position + len(data)] = data
             self._mapping[at : at + len(table)] = table
+            return
+        try:
+            if data:
+                self._disk.write_at(self.fd, data, position)
+            self._disk.write_at(self.fd, table, at)
+        except OSError as error:
+            raise storage_failed(f"writing {self.path}", error) from error
+
+    def _write_unprepared(self, data: bytes, table: bytes, count: int) -> None:
+        """Write into space that may not be there yet: a full disk is still no harm done.
+
+        What got there lies behind the last record and is written over by the next.
+        """
+        with storage_errors(f"writing {self.path}"):
+            self._disk.write_at(self.fd, data, self.position)
+            self._disk.write_at(self.fd, table, HEADER_BYTES + self.index * SLOT_BYTES)
+        words = self._words
+        self.slots_ready = max(self.slots_ready, self.index + count)
+        self.payloads_ready = max(self.payloads_ready, self.position + len(data))
+        words[SLOTS_READY], words[PAYLOADS_READY] = self.slots_ready, self.payloads_ready
 
     def _prepare(self, count: int, size_bytes: int) -> bool:
         """Write ahead for `count` records of `size_bytes`; False if the segment has no room."""
@@ -196,13 +216,13 @@ class Tail(HotTail):
                     ready,
                     slots.slot_position(stop),
                     slots.slot_position(header.items_max),
-                    max(SLOTS_AHEAD_BYTES, ready - HEADER_BYTES),
+                    max(SLOTS_AHEAD_BYTES, ready - HEADER_BYTES, count * SLOT_BYTES * AHEAD_TIMES),
                 )
                 self.slots_ready = (ready - HEADER_BYTES) // SLOT_BYTES
                 self._words[SLOTS_READY] = self.slots_ready
             if end > self.payloads_ready:
                 used = self.payloads_ready - header.payloads_position
-                step = max(PAYLOADS_AHEAD_BYTES, used)
+                step = max(PAYLOADS_AHEAD_BYTES, used, size_bytes * AHEAD_TIMES)
                 self.payloads_ready = self._fill(self.payloads_ready, end, header.bytes_max, step)
                 self._words[PAYLOADS_READY] = self.payloads_ready
         return True
