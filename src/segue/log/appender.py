@@ -1,185 +1,40 @@
-"""The writing half of a log: one lock order, one place where records become durable and visible.
-
-Threads serialise on `_mutex`, processes on the log's file lock, which is taken under it: a file
-lock belongs to the opening, not to a thread. `_sync_lock` lets one thread sync for all that wait
-(group commit) while others append; it is taken after `_mutex` or alone, never before it.
+"""Appending: how a record becomes durable, then visible.
 
 With sync "always" a record is first synced and then published, so nobody reads what a power cut
-could take back. In the other modes it is published at once.
+could take back; threads that append at the same time share one write and one sync. In the other
+modes it is published at once.
 """
 
-import logging
-import secrets
 import struct
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
-from segue.clock import Clock, system_clock
 from segue.errors import (
     BatchTooLarge,
     InvalidArgument,
-    LogClosed,
     RecordTooLarge,
     SegueError,
     StorageError,
     StorageFailed,
 )
-from segue.log.catalog import list_segments, read_page
+from segue.log.active import ActiveSegment
 from segue.log.commit_queue import CommitQueue, Request
-from segue.log.disk import (
-    Disk,
-    storage_error,
-    storage_errors,
-    storage_failed,
-    storage_failures,
-)
-from segue.log.flusher import Flusher
-from segue.log.hint import HintFile, read_hint
+from segue.log.disk import storage_error
 from segue.log.hot import NO_ROOM
-from segue.log.layout import Offset, SegmentHeader, SegmentId, segment_filename
-from segue.log.live import (
-    FAILED,
-    PUBLISHED,
-    READY,
-    ROLLING,
-    SEGMENT,
-    STATE,
-    WAITING,
-    WRITTEN,
-)
-from segue.log.options import LogOptions, Sync
-from segue.log.ownership import Ownership
+from segue.log.layout import Offset
+from segue.log.live import WAITING
+from segue.log.options import LogOptions
 from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
-from segue.log.recovery import recover_log
-from segue.log.tail import Tail, adopt_segment, create_segment
-from segue.log.wake import wake_all
-
-logger = logging.getLogger(__name__)
-
-HINT_EVERY_ITEMS: Final = 256
-"""How many records may be synced before the hint follows: writing it each time costs a call."""
-
-_NEVER_US: Final = 1 << 62
+from segue.log.tail import Tail
 
 
-class Appender:
+class Appender(ActiveSegment):
     """Appends for all threads of one process."""
 
     def __init__(self, directory: Path, options: LogOptions) -> None:
         """Take the locks, recover if nobody else has the log open, and be ready to append."""
-        self._directory = directory
-        self._options = options
-        self._disk: Disk = options.disk
-        self._time_ns = _nanoseconds(options.clock)
-        self._shared = not options.exclusive
-        self._always = options.sync is Sync.ALWAYS
-        self._durable = options.sync is not Sync.OS
-        self._mapped = not self._always and self._disk.may_store_mapped(directory)
-        self._mutex = threading.Lock()
-        self._sync_lock = threading.Lock()
-        self._stopped: SegueError | None = None
-        # One owner, stores into the mapping, no age to look at: then a record is one call.
-        simple = self._mapped and options.segment_age_us is None
-        self._simple = simple and not self._shared
-        self._simply_shared = simple and self._shared
-        self._roll_at_us = _NEVER_US
         self._commits = CommitQueue(self._commit)
-        self._synced = Offset(0)
-        self._unreported: SegueError | None = None
-        self._hint_due = 0
-        self._flusher: Flusher | None = None
-        with storage_errors(f"opening {directory}"), ExitStack() as undo:
-            self._open(undo)
-            undo.pop_all()
-        if options.sync is Sync.INTERVAL:
-            self._flusher = Flusher(self.sync_in_background, options.sync_interval_ms / 1000)
-
-    # Opening and closing ---------------------------------------------------------------------
-
-    def _open(self, undo: ExitStack) -> None:
-        options = self._options
-        self._owner = Ownership(
-            self._directory,
-            self._disk,
-            shared=self._shared,
-            timeout_seconds=options.lock_timeout_us / 1_000_000,
-        )
-        undo.callback(self._owner.close)
-        self.live = self._owner.live
-        self._words = self.live.words
-        self._hint = HintFile(self._directory, self._disk)
-        undo.callback(self._hint.close)
-        if self._owner.is_alone:
-            recover_log(self._directory, self.live, options)
-        self._tail = self._open_tail(SegmentId(self._words[SEGMENT]))
-        undo.callback(self._tail.close)
-        self._tail.load(self._words[WRITTEN] - self._tail.first_offset)
-        if self._owner.is_alone and self._durable:
-            self._sync_everything()
-        self._synced = Offset(self._words[PUBLISHED])
-        self._owner.settle()
-
-    def _open_tail(self, id_: SegmentId) -> Tail:
-        header, _ = read_page(self._directory, id_, self._disk)
-        return self._tail_of(self._directory / segment_filename(id_), header)
-
-    def _tail_of(self, path: Path, header: SegmentHeader) -> Tail:
-        # First: limits that do not fit must leave nothing open.
-        limits = self._options.new_header(header.id, header.first_offset, header)
-        tail = Tail(
-            path,
-            header,
-            self.live,
-            self._disk,
-            mapped=self._mapped,
-            publish_at_once=not self._always,
-        )
-        age_us = self._options.segment_age_us
-        self._roll_at_us = _NEVER_US if age_us is None else header.created_us + age_us
-        self._limits = limits
-        return tail
-
-    def close(self) -> None:
-        """Sync what is not, leave the hint and let go of every lock."""
-        if self._flusher is not None:
-            self._flusher.stop()
-        self._wake_waiters()
-        with self._mutex:
-            if isinstance(self._stopped, LogClosed):
-                return
-            failed, self._stopped = self._stopped, LogClosed(f"{self._directory} is closed")
-            self._simple = self._simply_shared = False
-            try:
-                if failed is None:
-                    self._enter()
-                    with self._sync_lock, self._stopping_on_failure():
-                        self._sync_everything()
-                    self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
-            finally:
-                self._stopped = LogClosed(f"{self._directory} is closed")
-                self._release()
-            if self._unreported is not None:
-                raise self._unreported  # A sync in the background failed, and nobody was told.
-
-    def _release(self) -> None:
-        with storage_errors(f"closing {self._directory}"), ExitStack() as closing:
-            closing.callback(self._owner.close)
-            closing.callback(self._tail.close)
-            closing.callback(self._hint.close)
-
-    def abandon(self) -> None:
-        """In a forked child: drop what belongs to the parent, without unlocking it."""
-        self._stopped = LogClosed("opened before a fork: open the log again in the child")
-        self._simple = self._simply_shared = False
-        self._tail.close()
-        self._hint.close()
-        self._owner.abandon()
-
-    # Appending -----------------------------------------------------------------------------
+        super().__init__(directory, options)
 
     # Flat on purpose: a call costs a tenth of an append.
     def append(self, payload: Payload, *, attr: int = 0) -> Offset:  # noqa: PLR0912
@@ -319,6 +174,18 @@ class Appender:
             for request in requests:
                 request.error = request.error or error
 
+    def _sync_for_others(self, end: int, requests: list[Request]) -> None:
+        try:
+            self._sync(end)
+        except SegueError:
+            raise
+        except BaseException:
+            # Interrupted, but the others still wait for it.
+            self._sync(end)
+            for request in requests:
+                request.is_committed = request.error is None
+            raise
+
     def _put_all(self, requests: list[Request]) -> None:
         """Write requests in order, rolling as needed. The caller holds the locks."""
         now_us = self._time_ns() // 1000
@@ -342,15 +209,6 @@ class Appender:
                     refused.error = error
                 return
 
-    def _wake_waiters(self) -> None:
-        # Closed by another thread just now, or no way to wake them: the record is safe, and who
-        # waits looks again before long.
-        with suppress(ValueError, OSError):
-            if self._words[WAITING]:
-                wake_all(self._directory, self.live, self._disk)
-
-    # Rolling -------------------------------------------------------------------------------
-
     def _make_room(self, count: int, size_bytes: int) -> Tail:
         """Start a segment that takes `count` records of `size_bytes` together, or refuse."""
         limits = self._limits
@@ -359,234 +217,3 @@ class Appender:
         if count > limits.items_max:
             raise BatchTooLarge(f"a batch has at most {limits.items_max} records here")
         return self._roll()
-
-    def roll(self) -> SegmentId:
-        """Seal the active segment, unless it is empty, and return the id of the one after."""
-        with self.locked():
-            if self._tail.index:
-                self._roll()
-            return self._tail.header.id
-
-    def _roll(self) -> Tail:
-        """Seal the active segment and go on in a new one.
-
-        The new file is written first: a full disk then has changed nothing. Sealing follows only
-        when all records are synced, the name last. Whatever fails in between stops the log.
-        """
-        old = self._tail
-        first_offset = Offset(old.next_offset)
-        header = self._options.new_header(
-            SegmentId(old.header.id + 1),
-            first_offset,
-            old.header,
-            nonce=secrets.randbits(64),
-            not_before_us=old.time_us,
-        )
-        created = create_segment(self._directory, header, self._disk, sync=self._durable)
-        with (
-            self._sync_lock,
-            self._stopping_on_failure(),
-            storage_failures(f"sealing {old.path}"),
-            ExitStack() as undo,
-        ):
-            # From here on nobody may append to the old segment, also if we are killed.
-            self._words[STATE] = ROLLING
-            if self._durable:
-                self._disk.sync_data(old.fd)
-            for position, piece in old.summary().writes():
-                self._disk.write_at(old.fd, piece, position)
-            if self._durable:
-                self._disk.sync_data(old.fd)
-            path = adopt_segment(created, self._disk, sync=self._durable)
-            self._tail = self._tail_of(path, header)
-            undo.callback(old.close)
-            self.live.enter_segment(header.id)
-            self._words[PUBLISHED] = first_offset
-            self._words[STATE] = READY
-            self._synced = first_offset
-            if self._durable:
-                self._write_hint(self._tail, 0)
-        logger.info("roll path=%s first_offset=%d", path, first_offset)
-        return self._tail
-
-    def sync_before_deletion(self) -> None:
-        """Sync what is kept before what is not is deleted. The caller holds the locks."""
-        with self._sync_lock, self._stopping_on_failure():
-            self._sync_everything()
-
-    def rewrite_header(self) -> None:
-        """Write the active segment's header from memory. The caller holds the locks."""
-        with self._stopping_on_failure(), storage_failures(f"writing {self._tail.path}"):
-            for position, piece in self._tail.header.writes():
-                self._disk.write_at(self._tail.fd, piece, position)
-            self._disk.sync_data(self._tail.fd)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep every other writer, thread or process, from appending, rolling or deleting."""
-        with self._mutex:
-            if self._stopped is not None:
-                raise self._refusal()
-            self._enter()
-            try:
-                yield
-            finally:
-                self._leave()
-
-    # Sharing with other processes ------------------------------------------------------------
-
-    def _enter(self) -> None:
-        """Take the file lock, if the log is shared, and catch up with the others."""
-        if self._shared:
-            self._lock()
-            try:
-                self._catch_up()
-            except BaseException:
-                self._leave()
-                raise
-
-    def _lock(self) -> None:
-        try:
-            self._owner.lock()
-        except OSError as error:
-            raise storage_error(f"locking {self._directory}", error) from error
-
-    def _leave(self) -> None:
-        if self._shared:
-            try:
-                self._owner.unlock()
-            except OSError as error:
-                raise storage_error(f"unlocking {self._directory}", error) from error
-
-    def _catch_up(self) -> None:
-        """Learn what other processes appended since we last held the lock."""
-        words = self._words
-        tail = self._tail
-        state = words[STATE]
-        if state == FAILED:
-            raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
-        with storage_errors(f"catching up with {self._directory}"):
-            if words[SEGMENT] != tail.header.id:
-                with self._sync_lock:
-                    self._tail = self._open_tail(SegmentId(words[SEGMENT]))
-                    tail.close()
-                tail = self._tail
-            if words[WRITTEN] != tail.next_offset:
-                tail.load(words[WRITTEN] - tail.first_offset)
-        if state == ROLLING:
-            self._roll()  # Whoever was at it has died: do it again from the start.
-
-    # Syncing -------------------------------------------------------------------------------
-
-    def _publish(self) -> None:
-        """Show every synced record to readers. Several processes may want to: highest wins."""
-        if isinstance(self._stopped, LogClosed):
-            return  # Closing has shown them.
-        self._lock()
-        try:
-            self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
-        finally:
-            self._leave()
-
-    def _sync(self, end: Offset | int) -> None:
-        """Sync every record before `end`, unless a roll or a close has done so already."""
-        with self._sync_lock:
-            if self._synced >= end:
-                return
-            if self._stopped is not None:
-                raise self._refusal()
-            self._sync_tail()
-
-    def _sync_for_others(self, end: int, requests: list[Request]) -> None:
-        try:
-            self._sync(end)
-        except SegueError:
-            raise
-        except BaseException:
-            # Interrupted, but the others still wait for it.
-            self._sync(end)
-            for request in requests:
-                request.is_committed = request.error is None
-            raise
-
-    def _sync_tail(self) -> None:
-        """Sync the active segment. The caller holds `_sync_lock`, so it stays the active one."""
-        tail = self._tail
-        index = tail.index
-        try:
-            self._disk.sync_data(tail.fd)
-            if index >= self._hint_due:
-                self._write_hint(tail, index)
-        except OSError as error:
-            raise self._stop(storage_failed(f"syncing {tail.path}", error)) from error
-        self._synced = Offset(tail.first_offset + index)
-        if not self._shared and self._always:
-            # Rolling holds the lock, too, so the word only grows.
-            self._words[PUBLISHED] = self._synced
-
-    def _write_hint(self, tail: Tail, index: int) -> None:
-        self._hint.write(tail.header.id, index)
-        self._hint_due = index + HINT_EVERY_ITEMS
-
-    def flush(self) -> None:
-        """Return once everything appended before this call is on the device."""
-        with self.locked():
-            with self._sync_lock, self._stopping_on_failure():
-                self._sync_everything()
-            self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
-
-    def _sync_everything(self) -> None:
-        """Sync all there is since the hint: whole segments, too, that mode "os" has left behind."""
-        with storage_failures(f"syncing {self._directory}"):
-            hint = read_hint(self._directory, self._disk)
-            behind = 0 if hint is None else hint.segment
-            if behind != self._tail.header.id:
-                for id_ in list_segments(self._directory, self._disk):
-                    if behind <= id_ < self._tail.header.id:
-                        self._sync_segment(id_)
-            self._disk.sync_directory(self._directory)
-            self._hint_due = 0
-        self._sync_tail()
-
-    def _sync_segment(self, id_: SegmentId) -> None:
-        fd = self._disk.open_to_write(self._directory / segment_filename(id_))
-        try:
-            self._disk.sync_data(fd)
-        finally:
-            self._disk.close(fd)
-
-    def sync_in_background(self) -> None:
-        """Sync as `flush` does, but without holding anybody up who appends."""
-        with self._sync_lock:
-            if self._stopped is None and self._synced < self._tail.next_offset:
-                try:
-                    self._sync_tail()
-                except SegueError as error:
-                    self._unreported = error
-                    raise
-
-    def _refusal(self) -> SegueError:
-        """Return why nothing can be written any more."""
-        assert self._stopped is not None
-        self._unreported = None
-        return self._stopped.with_traceback(None)
-
-    def _stop(self, error: SegueError) -> SegueError:
-        """Take no more writes: nobody can say what is on disk."""
-        logger.error("stopped writing path=%s reason=%s", self._directory, error)
-        self._stopped = error
-        self._simple = self._simply_shared = False
-        self._words[STATE] = FAILED
-        return error
-
-    @contextmanager
-    def _stopping_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageFailed as error:
-            raise self._stop(error) from error.__cause__
-
-
-def _nanoseconds(clock: Clock) -> Callable[[], int]:
-    """Return `clock` in nanoseconds: for the system's own that saves a call in each append."""
-    return time.time_ns if clock is system_clock else lambda: clock() * 1000
