@@ -20,7 +20,7 @@ from segue.log.live import WAITING, Live
 
 DIRECTORY: Final = "wake"
 LOOK_AGAIN_SECONDS: Final = 0.25
-POLL_SECONDS: Final = 0.005
+POLL_SECONDS: Final = 0.01
 """How often a waiter looks that cannot make a FIFO, as on a read-only directory."""
 
 _numbers = count()
