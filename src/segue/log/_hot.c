@@ -152,16 +152,19 @@ as_unsigned(PyObject *object)
     return value;
 }
 
+static PyObject *
+closed(void)
+{
+    PyErr_SetString(PyExc_ValueError, "the segment is closed");
+    return NULL;
+}
+
 /* store(payload, attr, time_us) -> offset or NO_ROOM */
 static PyObject *
 hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 3 || !PyBytes_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "store takes bytes, attr and time_us");
-        return NULL;
-    }
-    if (self->mapping.obj == NULL || self->words.obj == NULL) {
-        PyErr_SetString(PyExc_ValueError, "the segment is closed");
         return NULL;
     }
     PyObject *payload = args[0];
@@ -172,6 +175,8 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     slot.time_us = PyLong_AsLongLong(args[2]);
     if (slot.time_us == -1 && PyErr_Occurred())
         return NULL;
+    if (self->mapping.obj == NULL || self->words.obj == NULL)
+        return closed();
     long long length = PyBytes_GET_SIZE(payload), index = self->index;
     long long end = self->position + length;
     if (end > self->payloads_ready || index >= self->slots_ready)
@@ -187,6 +192,8 @@ hot_store(Hot *self, PyObject *const *args, Py_ssize_t count)
     }
     if (checksum(payload, PyBytes_AS_STRING(payload), length, self->chain, &slot.after) < 0)
         return NULL;
+    if (self->mapping.obj == NULL || self->words.obj == NULL)
+        return closed(); /* The checksum may have run Python. */
     /* A clock that steps back must not reorder the log. */
     if (slot.time_us < self->time_us)
         slot.time_us = self->time_us;
@@ -249,7 +256,7 @@ static int
 unsigned_item(PyObject *sequence, Py_ssize_t place, unsigned long long most,
               unsigned long long *number)
 {
-    *number = as_unsigned(PySequence_Fast_GET_ITEM(sequence, place));
+    *number = as_unsigned(PyTuple_GET_ITEM(sequence, place));
     if (*number == (unsigned long long)-1 && PyErr_Occurred())
         return -1;
     if (*number > most) {
@@ -263,7 +270,7 @@ static int
 fill_slots(struct slot *slots, PyObject *lengths, PyObject *attrs, long long time_us,
            unsigned long long position)
 {
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(lengths);
+    Py_ssize_t count = PyTuple_GET_SIZE(lengths);
     unsigned long long number;
     for (Py_ssize_t place = 0; place < count; place++) {
         struct slot *slot = &slots[place];
@@ -300,16 +307,17 @@ encode_batch(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO$LKIIII", names, &lengths_arg, &attrs_arg,
                                      &time_us, &position, &before, &after, &key, &seed))
         return NULL;
-    lengths = PySequence_Fast(lengths_arg, "lengths must be a sequence");
+    /* Tuples of our own: converting an item may run Python, which may change the caller's. */
+    lengths = PySequence_Tuple(lengths_arg);
     if (lengths == NULL)
         return NULL;
     if (attrs_arg != Py_None) {
-        attrs = PySequence_Fast(attrs_arg, "attrs must be a sequence");
+        attrs = PySequence_Tuple(attrs_arg);
         if (attrs == NULL)
             goto done;
     }
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(lengths);
-    if (count < 1 || (attrs != NULL && PySequence_Fast_GET_SIZE(attrs) != count)) {
+    Py_ssize_t count = PyTuple_GET_SIZE(lengths);
+    if (count < 1 || (attrs != NULL && PyTuple_GET_SIZE(attrs) != count)) {
         PyErr_SetString(PyExc_ValueError, "a batch has records, and as many attrs");
         goto done;
     }

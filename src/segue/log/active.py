@@ -49,6 +49,7 @@ HINT_EVERY_ITEMS: Final = 256
 """How many records may be synced before the hint follows: writing it each time costs a call."""
 
 _NEVER_US: Final = 1 << 62
+_COPY_STEP_BYTES: Final = 1 << 20
 
 
 class ActiveSegment:
@@ -97,11 +98,14 @@ class ActiveSegment:
         self._words = self.live.words
         self._hint = HintFile(self._directory, self._disk)
         undo.callback(self._hint.close)
+        has_failed = self._owner.is_alone and self._words[STATE] == FAILED
         if self._owner.is_alone:
             recover_log(self._directory, self.live, options)
         self._tail = self._open_tail(SegmentId(self._words[SEGMENT]))
         undo.callback(self._tail.close)
         self._tail.load(self._words[WRITTEN] - self._tail.first_offset)
+        if has_failed:
+            self._write_again()
         if self._owner.is_alone and self._durable:
             self._sync_everything()
         self._synced = Offset(self._words[PUBLISHED])
@@ -145,7 +149,8 @@ class ActiveSegment:
                     self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
             finally:
                 self._stopped = LogClosed(f"{self._directory} is closed")
-                self._release()
+                with self._sync_lock:  # Not while another thread syncs the file.
+                    self._release()
             if self._unreported is not None:
                 raise self._unreported  # A sync in the background failed, and nobody was told.
 
@@ -194,6 +199,7 @@ class ActiveSegment:
             storage_failures(f"sealing {old.path}"),
             ExitStack() as undo,
         ):
+            self._require_ready()  # Looked at again: a sync may have failed while we waited.
             # From here on nobody may append to the old segment, also if we are killed.
             self._words[STATE] = ROLLING
             if self._durable:
@@ -207,6 +213,8 @@ class ActiveSegment:
             undo.callback(old.close)
             self.live.enter_segment(header.id)
             self._words[PUBLISHED] = first_offset
+            if self._words[STATE] == FAILED:
+                self._require_ready()
             self._words[STATE] = READY
             self._synced = first_offset
             if self._durable:
@@ -263,12 +271,15 @@ class ActiveSegment:
         words = self._words
         tail = self._tail
         state = words[STATE]
-        if state == FAILED:
-            raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
+        self._require_ready()
         with storage_errors(f"catching up with {self._directory}"):
             if words[SEGMENT] != tail.header.id:
                 with self._sync_lock:
                     self._tail = self._open_tail(SegmentId(words[SEGMENT]))
+                    if self._durable:
+                        # Whoever rolled may use a mode that does not sync.
+                        self._disk.sync_data(tail.fd)
+                        self._disk.sync_directory(self._directory)
                     tail.close()
                 tail = self._tail
             if words[WRITTEN] != tail.next_offset:
@@ -300,8 +311,8 @@ class ActiveSegment:
         with self._sync_lock:
             if self._synced >= end:
                 return
-            if self._stopped is not None:
-                raise self._refusal()
+            # Not if the log is being closed: what is written is synced and told.
+            self._require_ready()
             self._sync_tail()
 
     def _sync_tail(self) -> None:
@@ -337,6 +348,7 @@ class ActiveSegment:
 
     def _sync_everything(self) -> None:
         """Sync all there is since the hint: whole segments, too, that mode "os" has left behind."""
+        self._require_ready()  # Looked at again: a sync may have failed while we waited.
         with storage_failures(f"syncing {self._directory}"):
             hint = read_hint(self._directory, self._disk)
             behind = 0 if hint is None else hint.segment
@@ -347,6 +359,20 @@ class ActiveSegment:
             self._disk.sync_directory(self._directory)
             self._hint_due = 0
         self._sync_tail()
+
+    def _write_again(self) -> None:
+        """Write the active segment over itself.
+
+        After a failed sync the system may take pages for written that never were, and a second
+        sync would pass them by.
+        """
+        position = 0
+        while position < self._tail.position:
+            step = min(_COPY_STEP_BYTES, self._tail.position - position)
+            self._disk.write_at(
+                self._tail.fd, self._disk.read_at(self._tail.fd, step, position), position
+            )
+            position += step
 
     def _sync_segment(self, id_: SegmentId) -> None:
         fd = self._disk.open_to_write(self._directory / segment_filename(id_))
@@ -366,6 +392,13 @@ class ActiveSegment:
                     raise
 
     # Stopping ---------------------------------------------------------------------------------
+
+    def _require_ready(self) -> None:
+        """Raise if a write or sync has failed, here or in another process."""
+        if isinstance(self._stopped, StorageFailed):
+            raise self._refusal()
+        if self._words[STATE] == FAILED:
+            raise self._stop(StorageFailed("a write failed in another process: reopen the log"))
 
     def _refusal(self) -> SegueError:
         """Return why nothing can be written any more."""

@@ -42,10 +42,7 @@ class Appender(ActiveSegment):
         if type(payload) is not bytes:
             payload = checked_payload(payload, self._payload_bytes_max())
         if self._always:
-            if self._commits.lead_alone():
-                return self._append_alone(payload, attr)
-            check_attrs((attr,), 1)
-            return self._append_synced(Request((len(payload),), payload, (attr,)))
+            return self._append_always(payload, attr)
         # Acquired by hand: a with statement takes as long as storing the record.
         self._mutex.acquire()
         try:
@@ -97,9 +94,12 @@ class Appender(ActiveSegment):
         try:
             is_old = now_us > self._roll_at_us and tail.index > 0
             if is_old or not tail.put(payload, attr, now_us):
+                self._require_ready()
                 check_attrs((attr,), 1)
                 tail = self._make_room(1, len(payload))
-                tail.put(payload, attr, now_us)
+                if not tail.put(payload, attr, now_us):
+                    self._require_ready()
+                    raise StorageFailed(f"{tail.path} takes no record; reopen the log")
         except StorageFailed as error:
             raise self._stop(error) from error.__cause__
         return Offset(tail.next_offset - 1)
@@ -113,6 +113,8 @@ class Appender(ActiveSegment):
             self._payload_bytes_max(),
             max(self._limits.items_max, self._tail.header.items_max),
         )
+        if attrs is not None:
+            attrs = tuple(attrs)  # Another thread may change the caller's list.
         check_attrs(attrs, len(batch))
         if not batch:
             with self.locked():
@@ -129,21 +131,25 @@ class Appender(ActiveSegment):
         self._wake_waiters()
         return request.offset
 
-    def _append_alone(self, payload: bytes, attr: int) -> Offset:
-        """Append, sync and publish for the only thread that wants to: what most programs do."""
+    def _append_always(self, payload: bytes, attr: int) -> Offset:
+        """Append, sync and publish; alone if nobody else wants to, as in most programs."""
+        commits = self._commits
         try:
-            with self._mutex:
-                offset = self._append_with_care(payload, attr)
-            self._sync(offset + 1)
-            if self._shared:
+            if commits.lead_alone():
                 with self._mutex:
-                    self._publish()
+                    offset = self._append_with_care(payload, attr)
+                self._sync(offset + 1)
+                if self._shared:
+                    with self._mutex:
+                        self._publish()
+                self._wake_waiters()
+                return offset
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
         finally:
-            self._commits.hand_over()
-        self._wake_waiters()
-        return offset
+            commits.hand_over()
+        check_attrs((attr,), 1)
+        return self._append_synced(Request((len(payload),), payload, (attr,)))
 
     def _append_synced(self, request: Request) -> Offset:
         """Append, sync and publish, together with whatever other threads append just now."""

@@ -3,6 +3,9 @@
 The first to come leads: it takes what waits, commits it in one go and wakes the others. Who came
 meanwhile is led by the first of them. Followers make no system call of their own, which is what
 makes many threads fast: under the GIL each one would cost a switch.
+
+A signal may interrupt a thread anywhere. Who leads is therefore written down as a thread, and
+every way out of here passes a `finally` that hands over if it is still this one.
 """
 
 import threading
@@ -17,6 +20,7 @@ class Request:
 
     __slots__ = (
         *("attrs", "data", "error", "gate", "is_committed", "is_settled", "lengths", "offset"),
+        "thread",
     )
 
     def __init__(self, lengths: Sequence[int], data: bytes, attrs: Sequence[int] | None) -> None:
@@ -26,6 +30,7 @@ class Request:
         self.offset = Offset(-1)
         self.error: SegueError | None = None
         self.gate: threading.Lock | None = None
+        self.thread = 0
         self.is_committed = False
         self.is_settled = False
 
@@ -38,55 +43,61 @@ class CommitQueue:
         self._commit = commit
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
-        self._is_led = False
+        self._leader = 0
+        """The thread that leads, or 0."""
+
+    def lead_alone(self) -> bool:
+        """Tell whether nobody leads; then the caller does. Call it in a try with `hand_over`."""
+        with self._lock:
+            if self._leader:
+                return False
+            self._leader = threading.get_ident()
+            return True
+
+    def hand_over(self) -> None:
+        """If this thread leads, wake the next leader, or leave the place free."""
+        if self._leader != threading.get_ident():
+            return
+        with self._lock:
+            if not self._waiting:
+                self._leader = 0
+                return
+            following = self._waiting[0]
+            self._leader = following.thread
+            assert following.gate is not None, "only who leads at once has no gate"
+            following.gate.release()
 
     def submit(self, request: Request) -> Offset:
         """Return the request's offset once it is committed. Raises its error."""
-        with self._lock:
-            self._waiting.append(request)
-            if self._is_led:
-                request.gate = threading.Lock()
-                request.gate.acquire()
-            self._is_led = True
-        if request.gate is not None:
-            self._wait(request, request.gate)
-        if not request.is_settled:
-            self._lead()
+        request.thread = threading.get_ident()
+        try:
+            with self._lock:
+                self._waiting.append(request)
+                if self._leader:
+                    request.gate = threading.Lock()
+                    request.gate.acquire()
+                else:
+                    self._leader = request.thread
+            if request.gate is not None:
+                request.gate.acquire()  # Until the request is settled, or it is our turn to lead.
+            if not request.is_settled:
+                self._lead()
+        except BaseException:
+            with self._lock:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+            raise
+        finally:
+            self.hand_over()
         if request.error is not None:
             raise request.error
         return request.offset
 
-    def lead_alone(self) -> bool:
-        """Tell whether nobody leads; then the caller does, and must `hand_over` at the end."""
-        with self._lock:
-            if self._is_led:
-                return False
-            self._is_led = True
-            return True
-
-    def hand_over(self) -> None:
-        """Wake the next leader, if anyone waits."""
-        with self._lock:
-            self._hand_over()
-
-    def _wait(self, request: Request, gate: threading.Lock) -> None:
-        """Return when the request is settled or it is its turn to lead."""
-        try:
-            gate.acquire()
-        except BaseException:
-            # Interrupted: whoever waits behind us must not wait for a leader that has left.
-            with self._lock:
-                if request in self._waiting:
-                    leads = self._waiting[0] is request and not gate.locked()
-                    self._waiting.remove(request)
-                    if leads:
-                        self._hand_over()
-            raise
-
     def _lead(self) -> None:
-        with self._lock:
-            requests, self._waiting = self._waiting, []
+        requests: list[Request] = []
         try:
+            with self._lock:
+                requests, self._waiting = self._waiting, []
             self._commit(requests)
         finally:
             self.hand_over()
@@ -96,11 +107,3 @@ class CommitQueue:
                 request.is_settled = True
                 if request.gate is not None and request.gate.locked():
                     request.gate.release()
-
-    def _hand_over(self) -> None:
-        if self._waiting:
-            gate = self._waiting[0].gate
-            assert gate is not None, "only the first to come has no gate"
-            gate.release()
-        else:
-            self._is_led = False

@@ -93,20 +93,20 @@ class Reader:
         return records
 
     def __iter__(self) -> Iterator[Record]:
-        return self._iterate(None)
+        return self._iterate()
 
     def follow(self, *, timeout: Duration | None = None) -> Iterator[Record]:
         """Yield records as they come; end when none comes within `timeout` seconds."""
         while True:
-            yield from self._iterate(None)
+            yield from self._iterate()
             if not self._log.wait(self._cursor.offset, timeout=timeout):
                 return
 
-    def _iterate(self, stop: Offset | None) -> Iterator[Record]:
+    def _iterate(self) -> Iterator[Record]:
         """Yield one by one, so that `position` is always that of the next record."""
         self._require_open()
         cursor = self._cursor
-        while records := cursor.fetch(FETCH_ITEMS_MAX, stop):
+        while records := cursor.fetch(FETCH_ITEMS_MAX):
             resume = cursor.offset
             for record in records:
                 cursor.offset = Offset(record.offset + 1)

@@ -77,9 +77,8 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     )
     recovery = Recovery(directory, catalog, disk, evidence, sync=sync)
     tip = recovery.run()
-    end = Offset(recovery.lost_offsets)
-    if tip is not None:
-        end = Offset(tip.header.first_offset + tip.count)
+    end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
+    end = max(end, recovery.lost_end(tip))
     if evidence.published is not None and (tip is None or tip.sealed):
         # Published, but in no segment that is left: their offsets are not given out again.
         lost_max = BATCH_ITEMS_MAX if tip is None else tip.header.items_max
@@ -122,8 +121,6 @@ class Recovery:
         self._evidence = evidence
         self._sync = sync
         self.highest_id = self._highest_id()
-        self.lost_offsets = 0
-        """What is known of the offsets in an only segment that had to be set aside."""
 
     def run(self) -> Tip | None:
         """Bring the log into order and return its tip, or None if it has no segment yet."""
@@ -143,6 +140,21 @@ class Recovery:
                 summary = self._seal(tip.header, tip.count)
                 return replace(tip, sealed=True, last_time_us=summary.last_time_us)
             return None
+
+    def lost_end(self, tip: Tip | None) -> Offset:
+        """Return where the segments that were set aside ended, as far as anything tells."""
+        last = -1 if tip is None else tip.header.id
+        if self.highest_id <= last:
+            return Offset(0)
+        end = 0 if tip is None else tip.header.first_offset + tip.count
+        hint = self._evidence.hint
+        if (
+            hint is not None
+            and last < hint.segment <= self.highest_id
+            and (tip or not hint.segment)
+        ):
+            end += hint.index
+        return Offset(max(end, self._highest_position()))
 
     def _highest_position(self) -> int:
         """Return the highest offset that a reader has been at."""
@@ -231,7 +243,8 @@ class Recovery:
                 sealed=True,
                 last_time_us=summary.last_time_us,
             )
-        if found.last_intact > found.valid:
+        if found.last_intact > found.valid or self._evidence.published is None:
+            # An intact batch lies behind it; or after a restart it may have been one.
             copy_to_quarantine(self._directory, view, self._disk, sync=self._sync)
         logger.warning(
             "cut torn tail path=%s next_offset=%d lost_slots=%d",
@@ -248,7 +261,7 @@ class Recovery:
         path = self._catalog.path(header.id)
         view = SegmentView(path, self._disk)
         try:
-            summary = summarise(view, count)
+            summary = summarise(view, count, self._evidence)
         finally:
             view.close()
         logger.info("seal path=%s count=%d", path, count)
@@ -293,19 +306,16 @@ class Recovery:
 
     def _set_aside_last(self, last: SegmentId, error: CorruptSegment) -> None:
         """Move a last segment without a header to quarantine; nothing in it can be addressed."""
-        hint = self._evidence.hint
-        synced = hint.index if hint is not None and last == hint.segment == 0 else 0
-        self.lost_offsets = max(synced, self._highest_position())
         logger.warning("set aside path=%s reason=%s", error.path, error.reason)
         self._catalog.forget([last])
         set_aside(self._directory, error.path, self._disk, sync=self._sync)
 
 
-def summarise(view: SegmentView, count: int) -> Summary:
-    """Return the summary of a segment's first `count` slots, as far as they can be believed."""
+def summarise(view: SegmentView, count: int, evidence: Evidence) -> Summary:
+    """Return the summary of a segment's first `count` slots, by those that can be believed."""
     header = view.header
-    readable = min(count, max(0, (len(view.view) - slots.slot_position(0)) // SLOT_BYTES))
-    if readable == 0:
+    intact = min(count, check_tail(view, evidence).last_intact)
+    if intact == 0:
         return Summary(
             count=count,
             payloads_end=header.payloads_position,
@@ -313,12 +323,11 @@ def summarise(view: SegmentView, count: int) -> Summary:
             last_time_us=header.created_us,
             chain=header.key,
         )
-    first, last = slots.slot_at(view.view, 0), slots.slot_at(view.view, readable - 1)
-    end = min(max(last.end, header.payloads_position), header.bytes_max)
+    last = slots.slot_at(view.view, intact - 1)
     return Summary(
         count=count,
-        payloads_end=Position(end),
-        first_time_us=first.time_us,
+        payloads_end=min(last.end, Position(header.bytes_max)),
+        first_time_us=header.created_us,
         last_time_us=max(last.time_us, header.created_us),
         chain=last.after,
     )
