@@ -1,7 +1,6 @@
 """What must hold when something goes wrong in between: bugs that a second reading found."""
 
 import errno
-import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -150,17 +149,6 @@ def test_an_interrupted_leader_leaves_its_place_to_others() -> None:
     queue.hand_over()
 
     assert queue.submit(Request((1,), b"x", None)) == 5
-
-
-@pytest.mark.parametrize("exclusive", [False, True])
-def test_a_log_that_is_dropped_lets_go_of_its_locks(directory: Path, exclusive: bool) -> None:
-    """A handle nobody can close any more must not keep others out."""
-    log = small_log(directory, exclusive=exclusive)
-    fill(log, 3)
-    del log
-    gc.collect()
-    with Log(directory, exclusive=True, lock_timeout=0) as log:
-        assert log.next_offset == 3
 
 
 def test_attrs_that_change_while_they_are_read_do_no_harm(directory: Path) -> None:

@@ -275,11 +275,8 @@ class ActiveSegment:
         with storage_errors(f"catching up with {self._directory}"):
             if words[SEGMENT] != tail.header.id:
                 with self._sync_lock:
+                    self._sync_after_roll(tail)
                     self._tail = self._open_tail(SegmentId(words[SEGMENT]))
-                    if self._durable:
-                        # Whoever rolled may use a mode that does not sync.
-                        self._disk.sync_data(tail.fd)
-                        self._disk.sync_directory(self._directory)
                     tail.close()
                 tail = self._tail
             if words[WRITTEN] != tail.next_offset:
@@ -293,6 +290,13 @@ class ActiveSegment:
         with suppress(ValueError, OSError):
             if self._words[WAITING]:
                 wake_all(self._directory, self.live, self._disk)
+
+    def _sync_after_roll(self, old: Tail) -> None:
+        """Sync what another process rolled: its mode may be one that does not."""
+        if self._durable:
+            with self._stopping_on_failure(), storage_failures(f"syncing {self._directory}"):
+                self._disk.sync_data(old.fd)
+                self._disk.sync_directory(self._directory)
 
     # Syncing ----------------------------------------------------------------------------------
 

@@ -128,9 +128,6 @@ class Log:
             logger.info("open path=%s next_offset=%d", self.path, self.next_offset)
             undo.pop_all()
         _open_logs.add(self)
-        if self._appender is not None:
-            # Dropped without a close, it must not hold its locks until the process ends.
-            self._finalizer = weakref.finalize(self, self._appender.close)
 
     def _check_directory(self) -> None:
         disk = self._disk
@@ -469,7 +466,6 @@ class Log:
         _open_logs.discard(self)
         with storage_errors(f"closing {self.path}"), contextlib.ExitStack() as closing:
             if self._appender is not None:
-                self._finalizer.detach()
                 closing.callback(self._appender.close)
             with self._reading:
                 self._horizon.close()
