@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -285,11 +285,13 @@ class ActiveSegment:
             self._roll()  # Whoever was at it has died: do it again from the start.
 
     def _wake_waiters(self) -> None:
-        # Closed by another thread just now, or no way to wake them: the record is safe, and who
-        # waits looks again before long.
-        with suppress(ValueError, OSError):
+        try:
             if self._words[WAITING]:
                 wake_all(self._directory, self.live, self._disk)
+        except (ValueError, OSError):
+            # Closed by another thread just now, or no way to wake them: the record is safe, and
+            # who waits looks again before long.
+            pass
 
     def _sync_after_roll(self, old: Tail) -> None:
         """Sync what another process rolled: its mode may be one that does not."""
