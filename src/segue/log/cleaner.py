@@ -61,7 +61,11 @@ class Cleaner:
                         break
                     # Said first: whoever looks from here on is told that it is gone.
                     self._live.words[FIRST] = id_ + 1
-                    disk.unlink(path)
+                    try:
+                        disk.unlink(path)
+                    except OSError:
+                        self._live.words[FIRST] = id_
+                        raise
                     # One by one: a power cut must not take a later one and leave an earlier.
                     disk.sync_directory(self._directory)
                 finally:

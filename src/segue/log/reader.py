@@ -43,6 +43,7 @@ class Reader:
         else:
             offset = log.resolve("earliest" if start == "resume" else start)
         self._cursor = Cursor(log._horizon, offset, on_damage=on_damage)
+        self._saved = None if saved is None else saved.offset
         self._closed = False
         if log.read_only:
             return
@@ -137,9 +138,18 @@ class Reader:
         place = self._cursor.offset if offset is None else Offset(offset)
         if not 0 <= place <= self._log.next_offset:
             raise InvalidArgument(f"offset {place} is not in the log")
+        if self._saved is not None and place >= self._saved:
+            self._save(place)
+        else:
+            # Registering or going back: no deletion may come in between.
+            with self._log._writing().locked():
+                self._save(place)
+
+    def _save(self, place: Offset) -> None:
         self._log._horizon.require(place)
         position = SavedPosition(self._log._segment_of(place), place)
         self._positions.save(self.name, position, sync=self._log._syncs)
+        self._saved = place
 
     def _require_open(self) -> None:
         if self._closed:

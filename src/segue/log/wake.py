@@ -2,7 +2,8 @@
 
 A waiter makes a FIFO of its own in `wake/`, raises the word, looks once more and sleeps on the
 pipe. Whoever publishes looks at the word and, if it is raised, lowers it and writes one byte into
-every FIFO there. Nobody runs while nothing happens. The word is no lock: a waiter also looks again
+every FIFO there. Nobody runs while nothing happens, except who may not write the word, a log
+opened to read: that one looks every `POLL_SECONDS`. The word is no lock: a waiter also looks again
 every `LOOK_AGAIN_SECONDS`, so a wake-up lost between two processors costs that much at most.
 """
 
