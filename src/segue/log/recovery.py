@@ -8,7 +8,8 @@ being interrupted, gives the same answer:
 - Unless it was certainly there before, because a process of this boot published it or the hint
   says it was synced. Then bytes have rotted: the segment is sealed as it is, the damaged batch is
   reported to whoever reads it, its neighbours stay readable, and the log goes on in a new segment.
-- Anything that might have been a record and is moved or cut is copied to `quarantine/` first.
+- Anything that might have been a record and is moved or cut is copied to `quarantine/` first;
+  after a restart of the machine that is every torn tail.
 """
 
 import contextlib
@@ -148,12 +149,9 @@ class Recovery:
             return Offset(0)
         end = 0 if tip is None else tip.header.first_offset + tip.count
         hint = self._evidence.hint
-        if (
-            hint is not None
-            and last < hint.segment <= self.highest_id
-            and (tip or not hint.segment)
-        ):
-            end += hint.index
+        if hint is not None and last < hint.segment <= self.highest_id:
+            # Counted from the end of the tip, or from the start of the very first segment.
+            end += hint.index if tip is not None or hint.segment == 0 else 0
         return Offset(max(end, self._highest_position()))
 
     def _highest_position(self) -> int:
