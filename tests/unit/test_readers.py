@@ -13,7 +13,9 @@ from segue.errors import (
     OffsetNotWritten,
     OffsetTrimmed,
 )
+from segue.log.layout import Offset
 from segue.log.options import SyncName
+from segue.log.reader import Start
 from tests.unit.support import (
     ManualClock,
     contents,
@@ -383,3 +385,21 @@ def test_a_reader_of_a_read_only_log_saves_nothing(directory: Path) -> None:
             log.remove_reader("r")
 
     assert contents(directory) == before
+
+
+def test_a_reader_that_starts_at_the_end_is_not_overtaken_by_a_trim(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is looked up where no trim can come between it and the registration."""
+    with small_log(directory, segment_items=4) as log:
+        fill(log, 8)
+        resolve = Log.resolve
+
+        def resolve_under_the_lock(self: Log, start: Start) -> Offset:
+            place = resolve(self, start)
+            assert log._writing()._mutex.locked()
+            return place
+
+        monkeypatch.setattr(Log, "resolve", resolve_under_the_lock)
+        with log.reader("late", "latest") as reader:
+            assert reader.position == 8

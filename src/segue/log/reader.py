@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from segue.errors import InvalidArgument, LogClosed, LogReadOnly
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
-from segue.log.options import Damaged, Duration, microseconds_from
+from segue.log.options import Damaged, Duration, check_on_damage, microseconds_from
 from segue.log.positions import SavedPosition
 from segue.log.record import Record
 
@@ -34,23 +34,28 @@ class Reader:
     """
 
     def __init__(self, log: "Log", name: str, start: Start, *, on_damage: Damaged) -> None:
+        check_on_damage(on_damage)  # Before anything is registered.
         self._log = log
         self._positions = log._positions
         self.name = name
         saved = self._positions.load(name) if start == "resume" else None
-        if saved is not None:
-            offset = self._resumed(saved)
-        else:
-            offset = log.resolve("earliest" if start == "resume" else start)
-        self._cursor = Cursor(log._horizon, offset, on_damage=on_damage)
         self._saved = None if saved is None else saved.offset
         self._closed = False
-        if log.read_only:
-            return
-        if saved is None:
-            self.commit()
-        elif log._syncs:
-            log._positions.sync_names()  # Whoever registered it may have failed to.
+        if saved is not None:
+            offset = self._resumed(saved)
+            if log._syncs and not log.read_only:
+                log._positions.sync_names()  # Whoever registered it may have failed to.
+        elif log.read_only:
+            offset = self._begin(start)
+        else:
+            # Under the lock: what "latest" stood for a moment ago may have been trimmed by now.
+            with log._writing().locked():
+                offset = self._begin(start)
+                self._save(offset)
+        self._cursor = Cursor(log._horizon, offset, on_damage=on_damage)
+
+    def _begin(self, start: Start) -> Offset:
+        return self._log.resolve("earliest" if start == "resume" else start)
 
     def _resumed(self, saved: SavedPosition) -> Offset:
         latest = self._log.next_offset
