@@ -34,14 +34,13 @@ from segue.log.live import (
     ROLLING,
     SEGMENT,
     STATE,
-    WAITING,
     WRITTEN,
 )
 from segue.log.options import LogOptions, Sync
 from segue.log.ownership import Ownership
 from segue.log.recovery import recover_log
 from segue.log.tail import Tail, adopt_segment, create_segment
-from segue.log.wake import wake_all
+from segue.log.wake import Bell
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +95,8 @@ class ActiveSegment:
         undo.callback(self._owner.close)
         self.live = self._owner.live
         self._words = self.live.words
+        self.bell = options.bell or Bell(self._directory, self.live, self._disk)
+        self._awaited = self.bell.words
         self._hint = HintFile(self._directory, self._disk)
         undo.callback(self._hint.close)
         has_failed = self._owner.is_alone and self._words[STATE] == FAILED
@@ -135,7 +136,7 @@ class ActiveSegment:
         """Sync what is not, leave the hint and let go of every lock."""
         if self._flusher is not None:
             self._flusher.stop()
-        self._wake_waiters()
+        self.bell.ring()
         with self._mutex:
             if isinstance(self._stopped, LogClosed):
                 return
@@ -283,15 +284,6 @@ class ActiveSegment:
                 tail.load(words[WRITTEN] - tail.first_offset)
         if state == ROLLING:
             self._roll()  # Whoever was at it has died: do it again from the start.
-
-    def _wake_waiters(self) -> None:
-        try:
-            if self._words[WAITING]:
-                wake_all(self._directory, self.live, self._disk)
-        except (ValueError, OSError):
-            # Closed by another thread just now, or no way to wake them: the record is safe, and
-            # who waits looks again before long.
-            pass
 
     def _sync_after_roll(self, old: Tail) -> None:
         """Sync what another process rolled: its mode may be one that does not."""

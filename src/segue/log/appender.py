@@ -22,7 +22,7 @@ from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import storage_error
 from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset
-from segue.log.live import WAITING
+from segue.log.live import READY, SEGMENT, STATE, WAITING, WRITTEN
 from segue.log.options import LogOptions
 from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
 from segue.log.tail import Tail
@@ -61,7 +61,7 @@ class Appender(ActiveSegment):
                     self._owner.unlock()
             else:
                 offset = self._append_with_care(payload, attr)
-            is_awaited = self._words[WAITING]
+            is_awaited = self._awaited[WAITING]
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
         except OSError as error:
@@ -71,7 +71,7 @@ class Appender(ActiveSegment):
         if self._flusher is not None:
             self._flusher.wake()
         if is_awaited:
-            self._wake_waiters()
+            self.bell.ring()
         return Offset(offset)
 
     def _payload_bytes_max(self) -> int:
@@ -128,7 +128,7 @@ class Appender(ActiveSegment):
             raise request.error
         if self._flusher is not None:
             self._flusher.wake()
-        self._wake_waiters()
+        self.bell.ring()
         return request.offset
 
     def _append_always(self, payload: bytes, attr: int) -> Offset:
@@ -142,7 +142,7 @@ class Appender(ActiveSegment):
                 if self._shared:
                     with self._mutex:
                         self._publish()
-                self._wake_waiters()
+                self.bell.ring()
                 return offset
         except (OverflowError, TypeError, struct.error):
             raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
@@ -154,7 +154,7 @@ class Appender(ActiveSegment):
     def _append_synced(self, request: Request) -> Offset:
         """Append, sync and publish, together with whatever other threads append just now."""
         offset = self._commits.submit(request)
-        self._wake_waiters()
+        self.bell.ring()
         return offset
 
     def _commit(self, requests: list[Request]) -> None:
@@ -214,6 +214,78 @@ class Appender(ActiveSegment):
                 for refused in requests[done:]:
                     refused.error = error
                 return
+
+    # Turns ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Keep every other writer, thread or process, out until `end`; be up to date with them."""
+        self._mutex.acquire()
+        try:
+            if self._stopped is not None:
+                raise self._refusal()
+            if self._shared:
+                self._lock()
+                words, tail = self._words, self._tail
+                if (
+                    words[WRITTEN] != tail.first_offset + tail.index
+                    or words[SEGMENT] != tail.segment
+                    or words[STATE] != READY
+                ):
+                    self._catch_up_or_leave()
+        except BaseException:
+            self._mutex.release()
+            raise
+
+    def _catch_up_or_leave(self) -> None:
+        try:
+            self._catch_up()
+        except BaseException:
+            self._leave()
+            raise
+
+    def put(self, payload: bytes, attr: int) -> Offset:
+        """Append one record in the turn that `begin` began. Not synced, but published."""
+        if self._mapped:
+            offset = self._tail.store(payload, attr, self._time_ns() // 1000)
+            if offset != NO_ROOM:
+                return Offset(offset)
+        return self._put(payload, attr)
+
+    def put_many(self, payloads: Sequence[bytes], attrs: Sequence[int]) -> Offset:
+        """Append one batch in the turn that `begin` began. Not synced, but published."""
+        request = Request(list(map(len, payloads)), b"".join(payloads), attrs)
+        self._put_all([request])
+        if request.error is not None:
+            raise request.error
+        return request.offset
+
+    def roll_in_turn(self) -> Offset:
+        """Begin a new segment in the turn, unless this one is empty; return its first offset."""
+        if self._tail.index:
+            self._roll()
+        return Offset(self._tail.first_offset)
+
+    def end(self, *, wrote: bool) -> None:
+        """Let others in, and wake whoever waits if something was put."""
+        try:
+            if self._shared:
+                self._leave()
+        finally:
+            self._mutex.release()
+        if wrote:
+            if self._flusher is not None:
+                self._flusher.wake()
+            if self._awaited[WAITING]:
+                self.bell.ring()
+
+    def sync(self, end: int) -> None:
+        """Return once every record before `end` is on the device."""
+        self._sync(end)
+
+    @property
+    def written(self) -> Offset:
+        """The offset the next record gets, as every process sees it."""
+        return Offset(self._words[WRITTEN])
 
     def _make_room(self, count: int, size_bytes: int) -> Tail:
         """Start a segment that takes `count` records of `size_bytes` together, or refuse."""

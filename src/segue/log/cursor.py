@@ -13,7 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor:
-    """A place in the log. Keeps the segment it reads from being deleted. One thread only."""
+    """A place in the log. One thread only.
+
+    `pin` keeps the segment it reads from being deleted. Without it reading goes on safely in a
+    file that is gone, and the next segment may be missing.
+    """
 
     def __init__(
         self,
@@ -22,10 +26,12 @@ class Cursor:
         *,
         on_damage: Damaged,
         ahead_items: int = CHECK_AHEAD_ITEMS,
+        pin: bool = True,
     ) -> None:
         self._horizon = horizon
         self._on_damage = check_on_damage(on_damage)
         self._ahead_items = ahead_items
+        self._pin = pin
         self._view: SegmentView | None = None
         self._end = Offset(0)
         self.offset = offset
@@ -86,7 +92,8 @@ class Cursor:
                 return view
         self.close()
         view = self._view = self._horizon.open_view(offset)
-        view.pin()
+        if self._pin:
+            view.pin()
         self._end = self._horizon.end_of(view)
         return view
 

@@ -52,7 +52,7 @@ from segue.log.reader import FETCH_ITEMS_MAX, Reader, Start
 from segue.log.record import Record, microseconds
 from segue.log.repair import RepairReport, repair_log
 from segue.log.retention import RetentionLimits, segments_to_delete
-from segue.log.wake import Waiter
+from segue.log.wake import Bell, Waiter
 
 if TYPE_CHECKING:
     from segue.log.columns import Columns
@@ -71,7 +71,8 @@ class Log:
 
     A segment is closed by the first of `segment_bytes`, `segment_items` and `segment_age`; what is
     not given stays as the log has it. `exclusive` keeps every other writer out and is faster.
-    `read_only` neither creates, locks nor repairs anything.
+    `read_only` neither creates, locks nor repairs anything. `bell` is another log's: appending
+    here then wakes who waits there.
 
     Raises InvalidArgument, LogLocked, LogNotFound, UnsupportedFileSystem, StorageError, Damage.
     """
@@ -92,6 +93,7 @@ class Log:
         lock_timeout: Duration = LOCK_TIMEOUT_SECONDS_DEFAULT,
         clock: Clock = system_clock,
         disk: Disk | None = None,
+        bell: Bell | None = None,
     ) -> None:
         self.path = Path(path)
         self._options = LogOptions(
@@ -107,6 +109,7 @@ class Log:
             lock_timeout_us=microseconds_from(lock_timeout, name="lock_timeout") or 0,
             clock=clock,
             disk=disk or Disk(),
+            bell=bell,
         )
         self._disk = self._options.disk
         self._clock = clock
@@ -186,6 +189,11 @@ class Log:
     def roll(self) -> SegmentId:
         """Seal the active segment, unless it is empty; return the id that takes records now."""
         return self._writing().roll()
+
+    @property
+    def writer(self) -> Appender:
+        """What the layers above use to look, decide and append in one turn (`Appender.begin`)."""
+        return self._writing()
 
     def _writing(self) -> Appender:
         self._require_open()

@@ -19,6 +19,7 @@ from segue.log.layout import (
     SegmentHeader,
     SegmentId,
 )
+from segue.log.wake import Bell
 
 SyncName = Literal["always", "interval", "os"]
 Damaged = Literal["raise", "skip"]
@@ -57,6 +58,7 @@ class LogOptions:
     lock_timeout_us: int
     clock: Clock = system_clock
     disk: Disk
+    bell: Bell | None = None
 
     def __post_init__(self) -> None:
         if self.read_only and self.exclusive:

@@ -83,6 +83,32 @@ class Waiter:
                 self._disk.unlink(self._path)
 
 
+class Bell:
+    """Wakes the waiters of one log. Logs that are awaited together share one."""
+
+    __slots__ = ("_directory", "_disk", "_live", "words")
+
+    def __init__(self, directory: Path, live: Live, disk: Disk) -> None:
+        self._directory = directory
+        self._live = live
+        self._disk = disk
+        self.words = live.words
+
+    def ring(self) -> None:
+        """Wake whoever waits; costs nothing where nobody does."""
+        try:
+            if self.words[WAITING]:
+                wake_all(self._directory, self._live, self._disk)
+        except (ValueError, OSError):
+            # Closed by another thread just now, or no way to wake them: the record is safe, and
+            # who waits looks again before long.
+            pass
+
+    def waiter(self) -> Waiter:
+        """Return what sleeps until the bell rings."""
+        return Waiter(self._directory, self._live, self._disk)
+
+
 def wake_all(directory: Path, live: Live, disk: Disk) -> None:
     """Wake every waiter of the log; clear away the pipes of those that died."""
     live.words[WAITING] = 0

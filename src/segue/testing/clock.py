@@ -18,6 +18,7 @@ class ManualClock:
     def __init__(self, start_us: int = START_US) -> None:
         self._lock = threading.Lock()
         self._now_us = start_us
+        self._ticks_us = 0
 
     def __call__(self) -> int:
         """Return the microseconds since 1970-01-01 UTC, as a `segue.clock.Clock` does."""
@@ -25,11 +26,22 @@ class ManualClock:
             return self._now_us
 
     def advance(self, *, seconds: float = 0, ms: float = 0) -> int:
-        """Move by `seconds` plus `ms` and return the new time in microseconds.
+        """Let `seconds` plus `ms` pass and return the new time in microseconds.
 
-        Negative steps go back, as a wall clock may.
+        Negative ones turn the clock back, as a wall clock may; the ticks then stay.
         """
         step_us = round(seconds * 1_000_000) + round(ms * 1_000)
         with self._lock:
             self._now_us += step_us
+            self._ticks_us += max(0, step_us)
             return self._now_us
+
+    def step(self, *, seconds: float) -> None:
+        """Set the clock forward or back while no time passes, as an operator may."""
+        with self._lock:
+            self._now_us += round(seconds * 1_000_000)
+
+    def ticks(self) -> int:
+        """Return the microseconds that have passed, as `segue.clock.Ticks` does."""
+        with self._lock:
+            return self._ticks_us
