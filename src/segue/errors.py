@@ -15,6 +15,17 @@
     │   ├── OffsetTrimmed                   retention has removed it
     │   └── OffsetNotWritten                nobody has appended it yet
     ├── RecordRemoved (also LookupError)    repaired or compacted away; the offset stays taken
+    ├── StoreClosed                         the store was closed
+    ├── QueueEmpty (also LookupError)       nothing to lease now
+    ├── QueueFull                           the capacity is used up
+    ├── QueueLocked                         as many leases are out as the queue allows
+    ├── LeaseLost                           the lease is over; somebody else may have the message
+    ├── LockBusy (also TimeoutError)        another holds the lock, and did for as long as we waited
+    ├── LockLost                            the lock expired or was taken over
+    ├── RingExists                          there is a ring of that name already
+    ├── RingNotFound (also LookupError)     there is no ring of that name
+    ├── RingFull                            the ring holds as many entries as it can
+    ├── TransactionAborted                  a ring's transaction lost its lock before it committed
     ├── Damage                              bytes on disk are not what was written
     │   ├── CorruptRecord                   a batch fails its checksum
     │   ├── CorruptSegment                  a segment's header fails, or its file is missing
@@ -114,6 +125,106 @@ class RecordRemoved(SegueError, LookupError):
     def __init__(self, *, offset: int) -> None:
         super().__init__(f"the record at offset {offset} was removed")
         self.offset = offset
+
+
+class StoreClosed(SegueError):
+    """The store, or something opened from it, was closed."""
+
+
+class QueueEmpty(SegueError, LookupError):
+    """No message can be leased now: there is none, or all are delayed, leased or paused."""
+
+    def __init__(self, *, queue: str) -> None:
+        super().__init__(f"queue {queue} has no message to lease now")
+        self.queue = queue
+
+
+class QueueFull(SegueError):
+    """The queue holds `capacity` messages; nothing was pushed."""
+
+    def __init__(self, *, queue: str, capacity: int) -> None:
+        super().__init__(f"queue {queue} is full: its capacity is {capacity}")
+        self.queue = queue
+        self.capacity = capacity
+
+
+class QueueLocked(SegueError):
+    """As many leases are out as the queue allows; one ends within `seconds_left`."""
+
+    def __init__(self, *, queue: str, leases_max: int, seconds_left: float) -> None:
+        super().__init__(
+            f"queue {queue} is locked: {leases_max} of {leases_max} leases are out, "
+            f"for up to {seconds_left:.1f} s"
+        )
+        self.queue = queue
+        self.leases_max = leases_max
+        self.seconds_left = seconds_left
+
+
+class LeaseLost(SegueError):
+    """The lease is not, or no longer, the holder's: what it did must not be taken as done."""
+
+    def __init__(self, *, receipt: str, reason: str) -> None:
+        super().__init__(f"lease {receipt} is lost: {reason}")
+        self.receipt = receipt
+        self.reason = reason
+        self.lost: tuple[str, ...] = (receipt,)
+        """All that were lost, where several were settled in one call."""
+
+
+class LockBusy(SegueError, TimeoutError):
+    """Another owner held the lock for as long as we waited."""
+
+    def __init__(self, *, name: str, owner: str, seconds_left: float) -> None:
+        super().__init__(f"{name} is held by {owner or 'another'} for up to {seconds_left:.1f} s")
+        self.name = name
+        self.owner = owner
+        self.seconds_left = seconds_left
+
+
+class LockLost(SegueError):
+    """The lock expired or was taken over: what it guards may belong to somebody else."""
+
+    def __init__(self, *, name: str, token: int, reason: str) -> None:
+        super().__init__(f"lock {name} with token {token} is lost: {reason}")
+        self.name = name
+        self.token = token
+        self.reason = reason
+
+
+class RingExists(SegueError):
+    """There is a ring of that name already; nothing was changed."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"ring {name} exists already")
+        self.name = name
+
+
+class RingNotFound(SegueError, LookupError):
+    """There is no ring of that name."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"there is no ring {name}")
+        self.name = name
+
+
+class RingFull(SegueError):
+    """The ring holds `capacity` entries; nothing was written."""
+
+    def __init__(self, *, name: str, capacity: int) -> None:
+        super().__init__(f"ring {name} is full: its capacity is {capacity}")
+        self.name = name
+        self.capacity = capacity
+
+
+class TransactionAborted(SegueError):
+    """The transaction lost its lock before it committed: nothing of it has happened."""
+
+    def __init__(self, *, ring: str, txn_id: str, reason: str) -> None:
+        super().__init__(f"transaction {txn_id} on ring {ring} aborted: {reason}")
+        self.ring = ring
+        self.txn_id = txn_id
+        self.reason = reason
 
 
 class Damage(SegueError):

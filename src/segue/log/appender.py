@@ -40,7 +40,7 @@ class Appender(ActiveSegment):
     def append(self, payload: Payload, *, attr: int = 0) -> Offset:  # noqa: PLR0912
         """Append one record and return its offset."""
         if type(payload) is not bytes:
-            payload = checked_payload(payload, self._payload_bytes_max())
+            payload = checked_payload(payload, self.payload_bytes_max)
         if self._always:
             return self._append_always(payload, attr)
         # Acquired by hand: a with statement takes as long as storing the record.
@@ -74,8 +74,9 @@ class Appender(ActiveSegment):
             self.bell.ring()
         return Offset(offset)
 
-    def _payload_bytes_max(self) -> int:
-        """Return what may still fit: in the active segment or in one made by our limits."""
+    @property
+    def payload_bytes_max(self) -> int:
+        """What may still fit: in the active segment or in one made by our limits."""
         return max(self._limits.payload_bytes_max, self._tail.header.payload_bytes_max)
 
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
@@ -110,7 +111,7 @@ class Appender(ActiveSegment):
         """Append one batch, all or nothing, and return the offset of its first record."""
         batch, lengths = checked_batch(
             payloads,
-            self._payload_bytes_max(),
+            self.payload_bytes_max,
             max(self._limits.items_max, self._tail.header.items_max),
         )
         if attrs is not None:
@@ -277,6 +278,17 @@ class Appender(ActiveSegment):
                 self._flusher.wake()
             if self._awaited[WAITING]:
                 self.bell.ring()
+
+    def require_room(self, count: int, size_bytes: int) -> None:
+        """Raise BatchTooLarge if so many records can never be one batch here."""
+        items_max = max(self._limits.items_max, self._tail.header.items_max)
+        if count > items_max:
+            raise BatchTooLarge(f"a batch has at most {items_max} records here")
+        if size_bytes > self.payload_bytes_max:
+            raise BatchTooLarge(
+                f"a batch of {size_bytes} bytes does not fit: at most "
+                f"{self.payload_bytes_max} bytes here"
+            )
 
     def sync(self, end: int) -> None:
         """Return once every record before `end` is on the device."""

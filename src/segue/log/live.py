@@ -1,7 +1,7 @@
 """The live words: what the processes that use a log tell each other, in one mapped page.
 
     word  0 magic · 1 boot · 2 first segment · 3 active segment · 4 written · 5 published
-          6 waiting · 7 state · 8 slots and 9 payload bytes written ahead
+          6 waiting · 7 state · 8 slots and 9 payload bytes written ahead · 16 the layer above's
 
 Each word is an aligned u64, stored whole, so a reader sees the old value or the new one. The file
 is never synced and never believed after a restart of the machine: every word can be derived from
@@ -26,6 +26,8 @@ WAITING: Final = 6
 STATE: Final = 7
 SLOTS_READY: Final = 8
 PAYLOADS_READY: Final = 9
+OWN: Final = 16
+"""The first of the words that belong to the layer above; whatever they hold after a restart."""
 
 READY: Final = 0
 FAILED: Final = 1

@@ -1,0 +1,156 @@
+"""Looking at a queue without changing it."""
+
+from typing import TYPE_CHECKING, Final
+
+from segue.delivery.events import ASIDE, Take
+from segue.delivery.message import Key, Message, message_from
+from segue.errors import Damage, OffsetOutOfRange, RecordRemoved
+from segue.log.layout import Offset
+from segue.log.record import Record
+from segue.stores.contract import Counts, LeaseInfo, QueueStats
+from segue.stores.file.state import Waiting, state_of
+from segue.stores.job import message_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from segue.stores.file.core import QueueCore
+
+LEASES_SHOWN_MAX: Final = 100
+READ_STEP: Final = 1_000
+
+
+class Inspection:
+    """Reads one queue."""
+
+    def __init__(self, core: "QueueCore") -> None:
+        self._core = core
+
+    def counts(self) -> Counts:
+        """Return how many messages are in which state, in a turn."""
+        ledger = self._core.ledger
+        return Counts(
+            ready=ledger.ready + self._core.fresh_count(),
+            delayed=ledger.delayed,
+            leased=ledger.leased,
+            dead=len(ledger.dead),
+        )
+
+    def peek(self, count: int) -> list[Message]:
+        """Return the messages that would be delivered next."""
+        core = self._core
+        found: list[Message] = []
+        with core.turn():
+            if core.ledger.paused:
+                return []
+            now_us = core.place.clock()
+            for key, record, attempt in self._waiting():
+                message = core.message(key, record, attempt)
+                if message.expires_us is None or message.expires_us > now_us:
+                    found.append(message)
+                if len(found) == count:
+                    break
+        return found
+
+    def _waiting(self) -> "Iterator[tuple[Key, Record, int]]":
+        core = self._core
+        for take in core.ledger.waiting(core.end_of):
+            for record in self._records(take):
+                offset = take.first if take.size == 1 else record.offset
+                yield Key(take.lane, offset), record, take.attempt
+
+    def _records(self, take: Take) -> "Iterator[Record]":
+        core = self._core
+        level = core.ledger.levels.get(take.lane)
+        if level is not None and take.first >= level.cursor:
+            log = core.lanes.by_priority[take.lane].log
+            yield from log.records(take.first, stop=take.first + take.size, on_damage="skip")
+            return
+        try:
+            yield core.record_of(Key(take.lane, take.first))
+        except (Damage, OffsetOutOfRange, RecordRemoved):
+            return
+
+    def stats(self) -> QueueStats:
+        """Return what an operator wants to know."""
+        core = self._core
+        with core.turn():
+            ledger = core.ledger
+            now_us, ticks_us = core.place.clock(), core.place.ticks()
+            oldest = next(self._waiting(), None)
+            leases = [
+                LeaseInfo(
+                    message_id=message_id(grant.lane, offset),
+                    receipt=f"{message_id(grant.lane, offset)}/{grant.token}",
+                    owner=grant.owner.decode(errors="replace"),
+                    attempt=grant.attempt,
+                    seconds_left=(grant.deadline_us - ticks_us) / 1_000_000,
+                )
+                for grant in ledger.grants_by_deadline(LEASES_SHOWN_MAX)
+                for offset in ledger.held(grant)
+            ][:LEASES_SHOWN_MAX]
+            by_priority = {
+                priority: core.end_of(priority) - level.cursor + level.ready_count
+                for priority, level in sorted(ledger.levels.items())
+            }
+            return QueueStats(
+                name=core.name,
+                counts=self.counts(),
+                ready_by_priority={key: value for key, value in by_priority.items() if value},
+                paused=ledger.paused,
+                oldest_ready_seconds=(
+                    None if oldest is None else max(0, now_us - oldest[1].time_us) / 1_000_000
+                ),
+                leases=leases,
+                totals=dict(ledger.totals),
+                size_bytes=core.journal.log.size_bytes
+                + sum(lane.log.size_bytes for lane in core.lanes.opened()),
+                pinned_bytes=self._pinned_bytes(),
+                damaged=ledger.totals["damaged"],
+            )
+
+    def _pinned_bytes(self) -> int:
+        """Return what segments take up that were delivered whole and are still there."""
+        core = self._core
+        if core.ledger.rules.keeps_settled:
+            return 0
+        pinned_bytes = 0
+        for priority, level in core.ledger.levels.items():
+            lane = core.lanes.by_priority.get(priority)
+            if lane is None or lane.first_segment_end() is None:
+                continue
+            delivered = lane.log._segment_of(Offset(level.cursor))
+            pinned_bytes += sum(
+                info.size_bytes for info in lane.log.segments() if info.id < delivered
+            )
+        return pinned_bytes
+
+    def state(self) -> dict[str, object]:
+        """Return what waits, in the words of the queue's ancestors."""
+        core = self._core
+        with core.turn():
+            ledger = core.ledger
+            size = ledger.rules.segment_size
+            cursors = {priority: level.cursor for priority, level in ledger.levels.items()}
+            waiting = [
+                Waiting(
+                    priority=self._priority(key),
+                    offset=None if self._is_returned(key) else key.offset,
+                    body=_body(key, record),
+                )
+                for key, record, _ in self._waiting()
+            ]
+        return state_of(waiting, cursors=cursors, segment_size=size)
+
+    def _priority(self, key: Key) -> int:
+        found = self._core.ledger.find(key)
+        return key.lane if found is None else found.priority
+
+    def _is_returned(self, key: Key) -> bool:
+        return key.lane == ASIDE or key.offset < self._core.ledger.levels[key.lane].cursor
+
+
+def _body(key: Key, record: Record) -> bytes:
+    return message_from(
+        message_id(*key), record.payload, record.attr, priority=0, attempt=1, time_us=0
+    ).body

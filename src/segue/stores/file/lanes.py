@@ -1,0 +1,170 @@
+"""The logs that hold a queue's messages, read ahead where they are delivered in order.
+
+lanes/<priority>/   what was pushed, in order
+aside/              what was pushed with a delay, and what was carried out of an old segment
+dead/               dead letters
+"""
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from segue.delivery.events import ASIDE
+from segue.log import Log
+from segue.log.cursor import Cursor
+from segue.log.layout import Offset
+from segue.log.live import PUBLISHED, SEGMENT
+from segue.log.record import Record
+from segue.log.wake import Bell
+from segue.stores.file.place import Place
+
+READ_AHEAD_ITEMS: Final = 256
+READ_AHEAD_BYTES: Final = 256 * 1024
+
+
+class Lane:
+    """One log of messages. Reading is for whoever has the queue's turn."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.append = log.append
+        self.words = log.writer.live.words
+        self._cursor = Cursor(log._horizon, Offset(0), on_damage="skip", pin=False)
+        self._ahead: list[Record] = []
+        self._base = 0
+        self._ahead_items = READ_AHEAD_ITEMS
+        self._first_end: int | None = None
+        self._measured_at = -1
+
+    @property
+    def end(self) -> int:
+        """The offset after the last message that can be read."""
+        return self.words[PUBLISHED]
+
+    def run(self, first: int, most: int) -> list[Record]:
+        """Return messages from `first` on, without a gap; none if the first cannot be read."""
+        place = first - self._base
+        ahead = self._ahead
+        if place < 0 or place + most > len(ahead):
+            self._read_ahead(first, most)
+            place, ahead = 0, self._ahead
+        if most == 1:
+            return [ahead[place]] if ahead else []
+        return ahead[place : place + most]
+
+    def _read_ahead(self, first: int, most: int) -> None:
+        cursor = self._cursor
+        cursor.offset = Offset(first)
+        most = max(most, self._ahead_items)
+        records = cursor.fetch(most)
+        while len(records) < most and (more := cursor.fetch(most - len(records))):
+            records += more  # From the next segment.
+        wanted = first
+        for place, record in enumerate(records):
+            if record.offset != wanted:
+                del records[place:]
+                break
+            wanted += 1
+        self._ahead = records
+        self._base = first
+        if records:
+            # What is held in memory has a limit, also where messages are large.
+            size_bytes = sum(len(record.payload) for record in records) // len(records) + 1
+            self._ahead_items = max(1, min(READ_AHEAD_ITEMS, READ_AHEAD_BYTES // size_bytes))
+
+    def next_readable(self, first: int) -> int:
+        """Return where reading can go on after `first`, which cannot be read."""
+        self._cursor.offset = Offset(first)
+        records = self._cursor.fetch(1)
+        return records[0].offset if records else max(first + 1, self._cursor.offset)
+
+    def first_segment_end(self) -> int | None:
+        """Return the offset where the second segment begins; None if there is only one."""
+        segment = self.words[SEGMENT]
+        if self._first_end is None and segment != self._measured_at:
+            self._measured_at = segment
+            self._first_end = self.log._horizon.following(self.log.first_offset)
+        return self._first_end
+
+    def trim(self, offset: int) -> None:
+        """Delete the segments before `offset`."""
+        self.log.trim(offset)
+        self._first_end = None
+        self._measured_at = -1
+
+    def close(self) -> None:
+        self._cursor.close()
+        self.log.close()
+
+
+class Lanes:
+    """All logs of one queue but its ledger, opened when they are first needed."""
+
+    def __init__(self, path: Path, place: Place, bell: Bell) -> None:
+        self._path = path
+        self._place = place
+        self._bell = bell
+        self._lock = threading.Lock()
+        self._segment_items: int | None = None
+        self.by_priority: dict[int, Lane] = {}
+        self._aside: Lane | None = None
+        self._dead: Lane | None = None
+
+    def set_segment_items(self, segment_items: int | None) -> None:
+        """Say how lanes that are opened from now on are cut."""
+        self._segment_items = segment_items
+
+    def open(self, priority: int) -> Lane:
+        """Return the lane of `priority`, making it if it is not there."""
+        if priority == ASIDE:
+            return self.aside
+        lane = self.by_priority.get(priority)
+        if lane is None:
+            with self._lock:
+                lane = self.by_priority.get(priority)
+                if lane is None:
+                    lane = self._open(f"lanes/{priority}", self._segment_items)
+                    self.by_priority[priority] = lane
+        return lane
+
+    def _open(self, name: str, segment_items: int | None = None) -> Lane:
+        path = self._path / name
+        return Lane(self._place.log(path, segment_items=segment_items, bell=self._bell))
+
+    @property
+    def aside(self) -> Lane:
+        with self._lock:
+            if self._aside is None:
+                self._aside = self._open("aside")
+            return self._aside
+
+    @property
+    def dead(self) -> Lane:
+        with self._lock:
+            if self._dead is None:
+                self._dead = self._open("dead")
+            return self._dead
+
+    def priorities_on_disk(self) -> list[int]:
+        """Return the priorities that have a lane."""
+        names = self._place.disk.names(self._path / "lanes")
+        return [int(name) for name in names if name.isdecimal()]
+
+    def has_aside_on_disk(self) -> bool:
+        return self._place.disk.exists(self._path / "aside")
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether there is a log of dead letters."""
+        return self._dead is not None or self._place.disk.exists(self._path / "dead")
+
+    def opened(self) -> list[Lane]:
+        """Return the logs that are open."""
+        others = [lane for lane in (self._aside, self._dead) if lane is not None]
+        return [*self.by_priority.values(), *others]
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            for lane in self.opened():
+                closing.callback(lane.close)

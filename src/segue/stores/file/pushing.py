@@ -1,0 +1,221 @@
+"""Pushing: what is looked at before a message is appended, and where it goes."""
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from segue.delivery import events
+from segue.delivery.events import ASIDE, How, Run, Settled
+from segue.delivery.message import (
+    Body,
+    Key,
+    MessageId,
+    Prefix,
+    body_from,
+    headers_from,
+    key_from,
+    pack_message,
+)
+from segue.delivery.priority import priority_from
+from segue.errors import InvalidArgument, QueueFull
+from segue.log.options import Duration, microseconds_from
+from segue.log.payloads import checked_payload
+from segue.stores.contract import Item
+from segue.stores.file.deduplication import digest_of
+from segue.stores.job import message_id
+
+if TYPE_CHECKING:
+    from segue.stores.file.core import QueueCore
+
+
+class Letter:
+    """A message on its way in: checked, and laid out as the record it becomes."""
+
+    __slots__ = ("attr", "digest", "key", "lane", "payload")
+
+    def __init__(self, item: Item, now_us: int) -> None:
+        """Raises InvalidArgument, before anything is written."""
+        priority = priority_from(item.priority)
+        body = body_from(item.body)
+        prefix: Prefix = {}
+        headers = headers_from(item.headers)
+        if headers:
+            prefix["h"] = headers
+        delay_us = _positive(item.delay, "delay")
+        ttl_us = _positive(item.ttl, "ttl")
+        if ttl_us is not None:
+            prefix["x"] = now_us + ttl_us
+        key = key_from(item.key)
+        if key is not None:
+            prefix["k"] = key
+        self.lane = priority
+        if delay_us:
+            prefix["n"] = now_us + delay_us
+            prefix["p"] = priority
+            self.lane = ASIDE
+        self.digest = None if key is None else digest_of(key)
+        self.payload, self.attr = pack_message(body, prefix)
+        self.key = Key(0, 0)
+
+
+def _positive(duration: Duration | None, name: str) -> int | None:
+    duration_us = microseconds_from(duration, name=name)
+    if duration_us is not None and (duration_us < 0 or (name == "ttl" and duration_us == 0)):
+        raise InvalidArgument(f"{name} must be positive: {duration!r}")
+    return duration_us
+
+
+class Pusher:
+    """Pushes to one queue. Safe from any thread."""
+
+    def __init__(self, core: "QueueCore") -> None:
+        self._core = core
+
+    def push(self, items: Iterable[Item | Body], wait: Duration | None) -> list[MessageId]:
+        """Push all items or none; return their ids."""
+        now_us = self._core.place.clock()
+        wait_us = microseconds_from(wait, name="wait")
+        if isinstance(items, bytes | bytearray | memoryview | str):
+            raise InvalidArgument("push_many takes several items; push takes one")
+        letters = [
+            Letter(item if isinstance(item, Item) else Item(body=item), now_us) for item in items
+        ]
+        if not letters:
+            return []
+        self._core.look_at_rules()
+        self._require_room(letters)
+        if self._core.is_plain and all(letter.digest is None for letter in letters):
+            self._append(letters)
+        else:
+            self._push_in_turn(letters, wait_us)
+        return [message_id(*letter.key) for letter in letters]
+
+    def _require_room(self, letters: list[Letter]) -> None:
+        """Refuse what never fits before any of it is written."""
+        for lane, group in _by_lane(letters).items():
+            writer = self._core.lane(lane).log.writer
+            size_bytes_max = writer.payload_bytes_max
+            for letter in group:
+                checked_payload(letter.payload, size_bytes_max)
+            writer.require_room(len(group), sum(len(letter.payload) for letter in group))
+
+    def _append(self, letters: list[Letter]) -> None:
+        """Append what may be appended at any time."""
+        for lane, group in _by_lane(letters).items():
+            self._append_group(lane, group)
+
+    def _append_group(self, lane: int, group: list[Letter]) -> None:
+        log = self._core.lanes.open(lane).log
+        if len(group) == 1:
+            first = log.append(group[0].payload, attr=group[0].attr)
+        else:
+            first = log.append_many(
+                [letter.payload for letter in group], attrs=[letter.attr for letter in group]
+            )
+        for place, letter in enumerate(group):
+            letter.key = Key(lane, first + place)
+
+    def _push_in_turn(self, letters: list[Letter], wait_us: int | None) -> None:
+        """Append with the queue's capacity and its deduplication keys in sight."""
+        core = self._core
+        deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
+        while True:
+            with core.turn():
+                fresh = self._leave_out_known(letters)
+                if not fresh or self._make_space(len(fresh)):
+                    self._append(fresh)
+                    self._note_keys(fresh)
+                    break
+                seen = core.signature()
+            self._wait_for_space(seen, deadline)
+        known = {letter.digest: letter.key for letter in fresh if letter.digest is not None}
+        for letter in letters:
+            # The second of two in one call is the first of them.
+            if letter.digest in known:
+                letter.key = known[letter.digest]
+
+    def _leave_out_known(self, letters: list[Letter]) -> list[Letter]:
+        """Return the letters whose key nobody has used; the others get the key's message."""
+        core = self._core
+        ledger = core.ledger
+        now_us = core.place.clock()
+        ledger.forget_keys(now_us)
+        fresh: list[Letter] = []
+        digests: set[bytes] = set()
+        for letter in letters:
+            holder = None
+            if letter.digest is not None:
+                holder = ledger.key_holder(letter.digest, now_us)
+                if holder is None and letter.digest in digests:
+                    continue
+                digests.add(letter.digest)
+            if holder is None:
+                fresh.append(letter)
+            else:
+                letter.key = holder
+        return fresh
+
+    def _note_keys(self, letters: list[Letter]) -> None:
+        core = self._core
+        window_us = round(core.ledger.rules.dedup_window * 1_000_000)
+        until_us = core.place.clock() + window_us
+        for letter in letters:
+            if letter.digest is not None and window_us:
+                core.journal.write(events.Keyed(letter.digest, until_us, *letter.key))
+
+    def _make_space(self, count: int) -> bool:
+        """Tell whether `count` messages fit now, dropping the oldest if the rules say so."""
+        core = self._core
+        ledger = core.ledger
+        rules = ledger.rules
+        if rules.capacity is None:
+            return True
+        missing = core.held_count() + count - rules.capacity
+        if missing <= 0:
+            return True
+        if count <= rules.capacity:
+            if rules.on_full == "block":
+                return False
+            if rules.on_full == "drop_oldest" and self._drop(missing):
+                return True
+        raise QueueFull(queue=core.name, capacity=rules.capacity)
+
+    def _drop(self, count: int) -> bool:
+        """Drop the messages that have waited longest, from the least urgent priority on."""
+        core = self._core
+        ledger = core.ledger
+        if count > ledger.ready + core.fresh_count():
+            return False
+        dropped = 0
+        takes = list(ledger.waiting(core.end_of))
+        for priority in reversed(ledger.order):
+            for take in takes:
+                if dropped == count:
+                    return True
+                found = ledger.find(Key(take.lane, take.first))
+                if (found.priority if found is not None else take.lane) != priority:
+                    continue
+                size = min(take.size, count - dropped)
+                if found is None:
+                    core.journal.write(events.Passed(take.lane, take.first, size, How.DROPPED))
+                else:
+                    run = Run(take.lane, take.first, size)
+                    core.journal.write(Settled(0, How.DROPPED, (run,)))
+                core.upkeep.note(take.lane, take.first + size - 1, size)
+                dropped += size
+        return dropped == count
+
+    def _wait_for_space(self, seen: tuple[int, int], deadline: float | None) -> None:
+        core = self._core
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            rules = core.ledger.rules
+            raise QueueFull(queue=core.name, capacity=rules.capacity or 0)
+        core.wait_for_news(seen, left)
+
+
+def _by_lane(letters: list[Letter]) -> dict[int, list[Letter]]:
+    groups: dict[int, list[Letter]] = {}
+    for letter in letters:
+        groups.setdefault(letter.lane, []).append(letter)
+    return groups

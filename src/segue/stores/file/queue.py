@@ -1,0 +1,360 @@
+"""The queue as its callers see it: arguments checked, turns taken, waits waited."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from threading import Event
+from typing import TypeVar
+
+from segue.delivery.events import ASIDE, OWNER_BYTES_MAX, Cause, Purged
+from segue.delivery.message import Body, DeadLetter, Key, Message, MessageId
+from segue.delivery.priority import Priority
+from segue.delivery.rules import QueueRules
+from segue.errors import InvalidArgument, QueueEmpty, QueueLocked
+from segue.log.live import OWN, PUBLISHED
+from segue.log.options import Duration, microseconds_from
+from segue.stores.consumer import Consumer
+from segue.stores.contract import (
+    Counts,
+    Item,
+    Outcome,
+    QueueStats,
+    Receipt,
+    RedriveReport,
+)
+from segue.stores.file.core import QueueCore
+from segue.stores.file.history import History
+from segue.stores.file.inspection import Inspection
+from segue.stores.file.letters import DeadLetters, Where, key_of
+from segue.stores.file.pushing import Pusher
+from segue.stores.heartbeat import Heartbeat
+from segue.stores.job import Job
+
+T = TypeVar("T")
+
+_CAUSES = {"release": Cause.RELEASED, "fail": Cause.FAILED, "dead": Cause.DEAD}
+
+
+class FileQueue:
+    """A queue in a directory. Safe from any thread."""
+
+    def __init__(self, core: QueueCore, heartbeat: Heartbeat) -> None:
+        self.name = core.name
+        self.heartbeat = heartbeat
+        self._core = core
+        self._pusher = Pusher(core)
+        self._letters = DeadLetters(core)
+        self._inspection = Inspection(core)
+        self._history = History(core, self._pusher)
+
+    # Rules ---------------------------------------------------------------------------------
+
+    @property
+    def rules(self) -> QueueRules:
+        """How the queue behaves."""
+        with self._core.turn():
+            return self._core.ledger.rules
+
+    def configure(self, rules: QueueRules) -> None:
+        """Change the rules for everybody."""
+        self._core.configure(rules)
+
+    # Pushing -------------------------------------------------------------------------------
+
+    def push(
+        self,
+        body: Body,
+        *,
+        priority: Priority = 0,
+        delay: Duration | None = None,
+        ttl: Duration | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: Duration | None = None,
+    ) -> MessageId:
+        """Push one message and return its id."""
+        core = self._core
+        if (
+            type(body) is bytes
+            and type(priority) is int
+            and delay is None
+            and ttl is None
+            and key is None
+            and headers is None
+            and core.is_plain
+            and core.journal.words[OWN] == core.rules_seen
+        ):
+            # Most messages: one append and nothing else.
+            lane = core.lanes.by_priority.get(priority)
+            if lane is not None:
+                return MessageId(f"{priority}-{lane.append(body)}")
+        item = Item(body=body, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
+        return self._pusher.push([item], wait)[0]
+
+    def push_many(
+        self, items: Iterable[Item | Body], *, wait: Duration | None = None
+    ) -> list[MessageId]:
+        """Push all items or none; return their ids."""
+        return self._pusher.push(items, wait)
+
+    # Delivering ----------------------------------------------------------------------------
+
+    def pop(self, *, wait: Duration | None = 0) -> Message | None:
+        """Take the next message for good, or None if there is none."""
+        messages = self.pop_many(1, wait=wait)
+        return messages[0] if messages else None
+
+    def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
+        """Take up to `count` messages for good."""
+        _check_count(count)
+        core = self._core
+        messages = self._deliver(lambda: core.pop(count), wait)
+        if messages and core.place.sync == "always":
+            core.journal.sync()
+        return messages
+
+    def lease(
+        self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
+    ) -> Job:
+        """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
+        jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
+        if not jobs:
+            raise QueueEmpty(queue=self.name)
+        return jobs[0]
+
+    def lease_many(
+        self,
+        count: int,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = 0,
+        owner: str | None = None,
+    ) -> list[Job]:
+        """Take up to `count` messages, each to be settled on its own."""
+        _check_count(count)
+        core = self._core
+        holder = core.owner if owner is None else _owner(owner)
+
+        def lease() -> list[Job]:
+            return core.lease(count, self._ttl_us(ttl), holder, self)
+
+        return self._deliver(lease, wait)
+
+    def _ttl_us(self, ttl: Duration | None) -> int:
+        """Return how long a lease lasts, by the rules as they are in this turn."""
+        rules = self._core.journal.ledger.rules
+        if ttl is None:
+            return round(rules.lease_ttl * 1_000_000)
+        ttl_us = microseconds_from(ttl, name="ttl")
+        return rules.lease_us((ttl_us or 0) / 1_000_000)
+
+    def _deliver(self, step: Callable[[], list[T]], wait: Duration | None) -> list[T]:
+        """Return what `step` does in a turn, again and again until `wait` is over."""
+        core = self._core
+        if wait == 0:
+            core.begin()
+            try:
+                return step()
+            finally:
+                core.end()
+        wait_us = microseconds_from(wait, name="wait")
+        if wait_us is not None and wait_us < 0:
+            raise InvalidArgument(f"wait must not be negative: {wait!r}")
+        deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
+        while True:
+            locked: QueueLocked | None = None
+            with core.turn():
+                seen = core.signature()  # Before looking: what comes later is news.
+                try:
+                    found = step()
+                except QueueLocked as error:
+                    found, locked = [], error
+                pause = core.seconds_to_next()
+            left = None if deadline is None else deadline - time.monotonic()
+            if found or (left is not None and left <= 0):
+                if locked is not None:
+                    raise locked
+                return found
+            waits = [seconds for seconds in (left, pause) if seconds is not None]
+            core.wait_for_news(seen, min(waits, default=None))
+
+    def consume(
+        self,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        prefetch: int = 1,
+        owner: str | None = None,
+        stop: Event | None = None,
+    ) -> Consumer:
+        """Yield jobs as they come, until `stop` is set or none comes within `wait`."""
+        return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
+
+    # Settling ------------------------------------------------------------------------------
+
+    def ack(self, job: Job | Receipt) -> None:
+        """Say that the work is done. Raises LeaseLost."""
+        lane, offset, token = _lease_of(job)
+        core = self._core
+        core.begin()
+        try:
+            core.ack(lane, offset, token)
+        finally:
+            core.end()
+        if type(job) is Job:
+            job.settle()
+
+    def ack_many(self, jobs: Iterable[Job | Receipt]) -> None:
+        """Settle many in one step. Raises LeaseLost if any is lost; all others are settled."""
+        taken = list(jobs)
+        if not taken:
+            return
+        leases = [_lease_of(job) for job in taken]
+        core = self._core
+        with core.turn():
+            lost = core.ack_many(leases)
+        receipts = {error.receipt for error in lost}
+        for job in taken:
+            if type(job) is Job and not (receipts and job.receipt in receipts):
+                job.settle()
+        if lost:
+            error = lost[0]
+            error.lost = tuple(each.receipt for each in lost)
+            raise error
+
+    def nack(
+        self,
+        job: Job | Receipt,
+        *,
+        outcome: Outcome = "fail",
+        delay: Duration | None = None,
+        reason: str = "",
+    ) -> None:
+        """Give a message back. Raises LeaseLost."""
+        cause = _CAUSES.get(outcome)
+        if cause is None:
+            raise InvalidArgument(f"outcome must be one of {', '.join(_CAUSES)}: {outcome!r}")
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"reason must be text: {reason!r}")
+        delay_us = microseconds_from(delay, name="delay")
+        if delay_us is not None and delay_us < 0:
+            raise InvalidArgument(f"delay must not be negative: {delay!r}")
+        lane, offset, token = _lease_of(job)
+        with self._core.turn():
+            self._core.give_back(lane, offset, token, cause, delay_us, reason)
+        if type(job) is Job:
+            job.settle()
+
+    def extend(self, job: Job | Receipt, *, ttl: Duration | None = None) -> None:
+        """Let a lease end `ttl` from now. Raises LeaseLost."""
+        lane, offset, token = _lease_of(job)
+        if ttl is None and type(job) is Job:
+            ttl = job.ttl_seconds
+        with self._core.turn():
+            self._core.extend(lane, offset, token, self._ttl_us(ttl))
+
+    # Looking -------------------------------------------------------------------------------
+
+    def peek(self, count: int = 1) -> list[Message]:
+        """Return the messages that would be delivered next."""
+        _check_count(count)
+        return self._inspection.peek(count)
+
+    def count(self) -> Counts:
+        """Return how many messages are in which state."""
+        with self._core.turn():
+            return self._inspection.counts()
+
+    def stats(self) -> QueueStats:
+        """Return what an operator wants to know."""
+        return self._inspection.stats()
+
+    def state(self) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`."""
+        return self._inspection.state()
+
+    # Operating -----------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`."""
+        self._core.set_paused(True)
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self._core.set_paused(False)
+
+    def purge(self) -> int:
+        """Drop all that is ready or delayed and return how much that was."""
+        core = self._core
+        with core.turn():
+            ledger = core.ledger
+            before = core.held_count()
+            ends = [(priority, core.end_of(priority)) for priority in ledger.order]
+            if ledger.has_aside:
+                ends.append((ASIDE, core.lanes.aside.words[PUBLISHED]))
+            core.journal.write(Purged(tuple(ends)))
+            core.upkeep.is_due = True
+            return before - core.held_count()
+
+    def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
+        """Yield the dead letters, oldest first."""
+        return self._letters.chosen(None, limit)
+
+    def redrive(
+        self,
+        *,
+        where: Where | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> RedriveReport:
+        """Bring dead letters back to the front of their priority."""
+        return self._letters.redrive(where, limit, rate, dry_run=dry_run)
+
+    def discard(self, *, where: Where | None = None, limit: int | None = None) -> int:
+        """Drop dead letters for good and return how many."""
+        return self._letters.discard(where, limit)
+
+    def history(
+        self,
+        *,
+        priority: Priority | None = None,
+        start: int | datetime | None = None,
+        stop: int | datetime | None = None,
+    ) -> Iterator[Message]:
+        """Yield what was pushed and is still kept, settled or not, by offset or time."""
+        return self._history.messages(priority, start, stop)
+
+    def replay(
+        self,
+        *,
+        priority: Priority | None = None,
+        start: int | datetime | None = None,
+        stop: int | datetime | None = None,
+    ) -> int:
+        """Push what `history` yields once more; return how many."""
+        return self._history.replay(priority, start, stop)
+
+
+def _check_count(count: int) -> None:
+    if type(count) is not int or count < 1:
+        raise InvalidArgument(f"count must be a whole number of at least 1: {count!r}")
+
+
+def _owner(owner: str) -> bytes:
+    given: object = owner
+    if not isinstance(given, str) or len(name := given.encode()) > OWNER_BYTES_MAX:
+        raise InvalidArgument(f"owner must be text of at most {OWNER_BYTES_MAX} bytes: {owner!r}")
+    return name
+
+
+def _lease_of(job: Job | Receipt) -> tuple[int, int, int]:
+    """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
+    if type(job) is Job:
+        return job.lane, job.offset, job.token
+    if isinstance(job, str):
+        message, _, token = job.rpartition("/")
+        if token.isdecimal():
+            key: Key = key_of(message)
+            return key.lane, key.offset, int(token)
+    raise InvalidArgument(f"{job!r} is neither a job nor a receipt such as 0-17/42")

@@ -1,0 +1,220 @@
+"""A directory as a store."""
+
+import logging
+import shutil
+import threading
+import tomllib
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from segue.delivery.rules import QueueRules
+from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, UnsupportedFormat
+from segue.log.disk import storage_errors
+from segue.log.options import Duration
+from segue.stores.contract import Queue, Ring, RingMode
+from segue.stores.file.core import QueueCore
+from segue.stores.file.lock import FileLock, LockCore, lock_exists
+from segue.stores.file.place import Place
+from segue.stores.file.queue import FileQueue
+from segue.stores.file.ring import FileRing
+from segue.stores.file.ring_core import (
+    RingCore,
+    check_request,
+    open_ring,
+    require_shape,
+    ring_exists,
+)
+from segue.stores.heartbeat import Heartbeat
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+FILENAME: Final = "segue.toml"
+QUEUES: Final = "queues"
+RINGS: Final = "rings"
+LOCKS: Final = "locks"
+
+
+class FileStore:
+    """Queues, rings and locks in a directory. Safe from any thread."""
+
+    def __init__(self, place: Place, *, create: bool = True) -> None:
+        self.place = place
+        self.url = str(place.root)
+        self.heartbeat = Heartbeat()
+        self._lock = threading.RLock()
+        self._queues: dict[str, QueueCore] = {}
+        self._rings: dict[str, RingCore] = {}
+        self._locks: dict[str, LockCore] = {}
+        self._closed = False
+        _check_directory(place, create=create)
+
+    # Queues --------------------------------------------------------------------------------
+
+    def queue(self, name: str, rules: QueueRules | None = None) -> Queue:
+        """Return the queue called `name`."""
+        with self._lock:
+            self._require_open()
+            core = self._queues.get(name)
+            if core is None:
+                core = self._queues[name] = QueueCore(
+                    name, self.place.path(QUEUES, name), self.place
+                )
+            if rules is not None:
+                core.configure(rules)
+            return FileQueue(core, self.heartbeat)
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues there are."""
+        self._require_open()
+        return self.place.names(QUEUES)
+
+    def remove_queue(self, name: str) -> bool:
+        """Delete a queue with all it holds; tell whether it was there."""
+        path = self.place.path(QUEUES, name)
+        with self._lock:
+            self._require_open()
+            core = self._queues.pop(name, None)
+            if core is not None:
+                core.close()
+            return _remove(path, self.place)
+
+    # Rings ---------------------------------------------------------------------------------
+
+    def ring(
+        self,
+        name: str,
+        *,
+        capacity: int | None = None,
+        entries_per_segment: int | None = None,
+        mode: RingMode = "open_or_create",
+    ) -> Ring:
+        """Return the ring called `name`."""
+        path = self.place.path(RINGS, name)
+        check_request(capacity, entries_per_segment, mode)
+        with self._lock:
+            self._require_open()
+            core = self._rings.get(name)
+            if core is None:
+                core = self._rings[name] = open_ring(
+                    name,
+                    path,
+                    self.place,
+                    capacity=capacity,
+                    entries_per_segment=entries_per_segment,
+                    mode=mode,
+                )
+            else:
+                require_shape(
+                    name,
+                    core.shape,
+                    capacity=capacity,
+                    entries_per_segment=entries_per_segment,
+                    mode=mode,
+                )
+            return FileRing(core)
+
+    def rings(self) -> list[str]:
+        """Return the names of the rings there are."""
+        self._require_open()
+        place = self.place
+        return [name for name in place.names(RINGS) if ring_exists(place.path(RINGS, name), place)]
+
+    # Locks ---------------------------------------------------------------------------------
+
+    def lock(self, name: str, *, ttl: Duration = 30) -> FileLock:
+        """Return the lock called `name`."""
+        path = self.place.path(LOCKS, name)
+        with self._lock:
+            self._require_open()
+            core = self._locks.get(name)
+            if core is None:
+                core = self._locks[name] = LockCore(name, path, self.place)
+            return FileLock(core, self.heartbeat, ttl)
+
+    def locks(self) -> list[str]:
+        """Return the names of the locks that were ever taken."""
+        self._require_open()
+        place = self.place
+        return [name for name in place.names(LOCKS) if lock_exists(place.path(LOCKS, name), place)]
+
+    # Closing -------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.url} is closed")
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is allowed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.heartbeat.close()
+        with ExitStack() as closing:
+            for queue in self._queues.values():
+                closing.callback(queue.close)
+            for ring in self._rings.values():
+                closing.callback(ring.close)
+            for lock in self._locks.values():
+                closing.callback(lock.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_directory(place: Place, *, create: bool) -> None:
+    """Make the directory a store, or see that it is one."""
+    disk, root = place.disk, place.root
+    path = root / FILENAME
+    with storage_errors(f"opening {root}"):
+        if not place.allow_network and disk.is_network_file_system(root):
+            raise UnsupportedFileSystem(
+                f"{root} is on {disk.file_system(root)}, where locks and mapped files are not "
+                "safe; allow_network=True opens it all the same"
+            )
+        if not disk.exists(path):
+            if not create:
+                raise LogNotFound(f"there is no store at {root}")
+            disk.make_directory(root)
+            disk.replace_file(path, f"format = {FORMAT}\n".encode(), sync=True)
+            disk.sync_directory(root)
+            return
+        fd = disk.open_to_read(path)
+        try:
+            text = disk.read_at(fd, disk.size(fd), 0)
+        finally:
+            disk.close(fd)
+    _check_format(path, text)
+
+
+def _check_format(path: Path, text: bytes) -> None:
+    try:
+        number = tomllib.loads(text.decode()).get("format")
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UnsupportedFormat(f"{path} cannot be read: {error}") from error
+    if number != FORMAT:
+        raise UnsupportedFormat(f"{path} says format {number!r}; this Segue knows {FORMAT}")
+
+
+def _remove(path: Path, place: Place) -> bool:
+    if not place.disk.exists(path):
+        return False
+    # Renamed first: a crash half-way must not leave half a queue under its name.
+    aside = path.with_name(f".{path.name}.removed")
+    with storage_errors(f"removing {path}"):
+        shutil.rmtree(aside, ignore_errors=True)
+        place.disk.rename(path, aside)
+        place.disk.sync_directory(path.parent)
+        shutil.rmtree(aside, ignore_errors=True)
+    return True
