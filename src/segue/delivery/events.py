@@ -8,6 +8,7 @@ only in checkpoints, which say the whole state as a list of events.
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import Final, NamedTuple
 
 ASIDE: Final = 0xFFFF_FFFF
@@ -281,8 +282,26 @@ _EXTENDED = struct.Struct("<Qq")
 _PARKED = struct.Struct("<IQIIIqBH")
 _U64 = struct.Struct("<Q")
 
+_SETTLED_ONE = struct.Struct("<QBIQI")
+
 pack_run = _RUN.pack
 pack_take = _TAKE.pack
+
+
+def pack_lease(token: int, deadline_us: int, owner: bytes, lane: int, offset: int) -> bytes:
+    """Return the payload of a lease of one message that is new."""
+    length = len(owner)
+    return _leased_one(length).pack(token, deadline_us, length, owner, lane, offset, 1, 1, 0)
+
+
+@cache
+def _leased_one(owner_bytes: int) -> struct.Struct:
+    return struct.Struct(f"<QqB{owner_bytes}sIQIII")
+
+
+def pack_settlement(token: int, lane: int, offset: int) -> bytes:
+    """Return the payload of an ack of one message."""
+    return _SETTLED_ONE.pack(token, 0, lane, offset, 1)
 
 
 def _runs(runs: tuple[Run, ...]) -> bytes:
@@ -301,8 +320,7 @@ def _read_takes(payload: bytes, start: int) -> tuple[Take, ...]:
     return tuple(Take._make(take) for take in _TAKE.iter_unpack(payload[start:]))
 
 
-def encode_leased(event: Leased) -> bytes:
-    """Return a lease's payload."""
+def _encode_leased(event: Leased) -> bytes:
     token, deadline_us, owner, takes = event
     return _LEASED.pack(token, deadline_us, len(owner)) + owner + _takes(takes)
 
@@ -313,8 +331,7 @@ def _decode_leased(payload: bytes) -> Leased:
     return Leased(token, deadline_us, payload[_LEASED.size : start], _read_takes(payload, start))
 
 
-def encode_settled(event: Settled) -> bytes:
-    """Return a settlement's payload."""
+def _encode_settled(event: Settled) -> bytes:
     token, how, runs = event
     return _SETTLED.pack(token, how) + _runs(runs)
 
@@ -381,8 +398,8 @@ def _plain(kind: type[Event], layout: str) -> "_Codec":
 _Codec = tuple[Callable[..., bytes], Callable[[bytes], Event]]
 
 _CODECS: Final[dict[int, tuple[type[Event], _Codec]]] = {
-    1: (Leased, (encode_leased, _decode_leased)),
-    2: (Settled, (encode_settled, _decode_settled)),
+    1: (Leased, (_encode_leased, _decode_leased)),
+    2: (Settled, (_encode_settled, _decode_settled)),
     3: (Popped, (lambda event: _takes(event.takes), lambda data: Popped(_read_takes(data, 0)))),
     4: (Returned, (_encode_returned, _decode_returned)),
     5: (Extended, (_encode_extended, _decode_extended)),

@@ -55,13 +55,25 @@ class Grant:
     )
 
     def __init__(
-        self, token: int, deadline_us: int, owner: bytes, take: Take, priority: int
+        self,
+        token: int,
+        deadline_us: int,
+        owner: bytes,
+        lane: int,
+        first: int,
+        size: int,
+        attempt: int,
+        since: int,
+        priority: int,
     ) -> None:
         self.token = token
         self.deadline_us = deadline_us
         self.owner = owner
-        self.lane, self.first, self.size, self.attempt, self.since = take
-        self.count = self.size
+        self.lane = lane
+        self.first = first
+        self.size = self.count = size
+        self.attempt = attempt
+        self.since = since
         self.priority = priority
 
 
@@ -123,8 +135,8 @@ class Ledger:
         self.delayed = 0
         self.grants = 0
         self.totals: Counter[str] = Counter()
-        self._due: list[tuple[int, int, int, int, Rest]] = []
-        self._deadlines: list[tuple[int, int, Grant]] = []
+        self.due: list[tuple[int, int, int, int, Rest]] = []
+        self.deadlines: list[tuple[int, int, Grant]] = []
         self._keys_due: list[tuple[int, bytes]] = []
         self._numbers = count()
 
@@ -195,7 +207,7 @@ class Ledger:
 
     def promote(self, now_us: int) -> None:
         """Let delayed messages become ready whose time has come."""
-        due = self._due
+        due = self.due
         while due and due[0][0] <= now_us:
             _, _, lane, offset, rest = heapq.heappop(due)
             items = self.aside if lane == ASIDE else self.levels[lane].items
@@ -205,13 +217,13 @@ class Ledger:
 
     def next_due_us(self) -> int | None:
         """Return when the next delayed message becomes ready."""
-        return self._due[0][0] if self._due else None
+        return self.due[0][0] if self.due else None
 
     def overdue(self, ticks_us: int) -> list[Grant]:
         """Return the leases that have ended."""
         found = []
         while (grant := self.first_ending()) is not None and grant.deadline_us <= ticks_us:
-            heapq.heappop(self._deadlines)
+            heapq.heappop(self.deadlines)
             found.append(grant)
         for grant in found:
             self._watch(grant)  # Until the event is applied it is as it was.
@@ -219,7 +231,7 @@ class Ledger:
 
     def first_ending(self) -> Grant | None:
         """Return the lease that ends first."""
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         while deadlines:
             deadline_us, _, grant = deadlines[0]
             if grant.count and grant.deadline_us == deadline_us:
@@ -231,7 +243,7 @@ class Ledger:
         """Return the leases that end first."""
         live = {
             grant.token << 64 | grant.first: grant
-            for deadline_us, _, grant in self._deadlines
+            for deadline_us, _, grant in self.deadlines
             if grant.count and grant.deadline_us == deadline_us
         }
         return heapq.nsmallest(most, live.values(), key=lambda grant: grant.deadline_us)
@@ -307,7 +319,7 @@ class Ledger:
             insort(self.order, priority)
         return level
 
-    def apply_leased(self, event: Leased) -> None:
+    def _apply_leased(self, event: Leased) -> None:
         token, deadline_us, owner, takes = event
         for take in takes:
             lane, first, size, _, _ = take
@@ -318,7 +330,7 @@ class Ledger:
                     if first > level.cursor:
                         self._fill_gap(level, first)
                     level.cursor = first + size
-                    grant = Grant(token, deadline_us, owner, take, lane)
+                    grant = Grant(token, deadline_us, owner, *take, lane)
                     if size == 1:
                         items[first] = grant
                     else:
@@ -335,9 +347,31 @@ class Ledger:
                 elif found is not None:
                     self._let_go(found)
                 priority = lane if lane != ASIDE else found.priority if found else 0
-                one = Take(lane, offset, 1, take.attempt, take.since)
-                grant = items[offset] = Grant(token, deadline_us, owner, one, priority)
+                grant = items[offset] = Grant(
+                    token, deadline_us, owner, lane, offset, 1, take.attempt, take.since, priority
+                )
                 self._hold(grant)
+
+    def lease_next(self, level: Level, token: int, deadline_us: int, owner: bytes) -> None:
+        """Take in the lease of a lane's next message: the commonest of events, in fewest steps."""
+        offset = level.cursor
+        priority = level.priority
+        grant = Grant(token, deadline_us, owner, priority, offset, 1, 1, 0, priority)
+        level.items[offset] = grant
+        level.cursor = offset + 1
+        self.leased += 1
+        self.grants += 1
+        self._watch(grant)
+
+    def settle_held(
+        self, items: dict[int, Grant | Rest], lane: int, offset: int, grant: Grant
+    ) -> None:
+        """Take in the ack of one message that is leased."""
+        del items[offset]
+        if self.places:
+            self.places.pop(Key(lane, offset), None)
+        self._let_go(grant)
+        self.totals["acked"] += 1
 
     def _hold(self, grant: Grant) -> None:
         self.leased += grant.count
@@ -345,13 +379,13 @@ class Ledger:
         self._watch(grant)
 
     def _watch(self, grant: Grant) -> None:
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         heapq.heappush(deadlines, (grant.deadline_us, next(self._numbers), grant))
         if len(deadlines) > 2 * self.grants + HEAP_SLACK:
-            self._deadlines = [
+            self.deadlines = [
                 entry for entry in deadlines if entry[2].count and entry[2].deadline_us == entry[0]
             ]
-            heapq.heapify(self._deadlines)
+            heapq.heapify(self.deadlines)
 
     def _let_go(self, grant: Grant) -> None:
         """Take one message out of a lease."""
@@ -392,11 +426,11 @@ class Ledger:
         items[offset] = rest
         if rest.not_before_us:
             self.delayed += 1
-            heapq.heappush(self._due, (rest.not_before_us, next(self._numbers), lane, offset, rest))
+            heapq.heappush(self.due, (rest.not_before_us, next(self._numbers), lane, offset, rest))
         else:
             self._make_ready(lane, offset, rest)
 
-    def apply_settled(self, event: Settled) -> None:
+    def _apply_settled(self, event: Settled) -> None:
         settled = sum(self._remove_run(run) for run in event.runs)
         self.totals[_SETTLED_AS.get(event.how, "settled")] += settled
 
@@ -408,23 +442,23 @@ class Ledger:
             level = self._level(lane)
             items = level.items
             level.cursor = max(level.cursor, first + size)
-        places = self.places
-        removed = 0
+        removed = leased = 0
+        remove = items.pop
         for offset in range(first, first + size):
-            found = items.pop(offset, None)
-            if found is None:
-                continue
-            removed += 1
+            found = remove(offset, None)
             if isinstance(found, Grant):
-                self.leased -= 1
+                leased += 1
                 found.count -= 1
                 if not found.count:
                     self.grants -= 1
-            else:
+            elif found is not None:
+                removed += 1
                 self._leave_line(found)
-            if places:
-                places.pop(Key(lane, offset), None)
-        return removed
+        self.leased -= leased
+        if self.places:
+            for offset in range(first, first + size):
+                self.places.pop(Key(lane, offset), None)
+        return removed + leased
 
     def _apply_popped(self, event: events.Popped) -> None:
         for lane, first, size, _, _ in event.takes:
@@ -466,9 +500,18 @@ class Ledger:
                     continue
                 if found.size > 1:
                     # Its neighbours keep their time: it gets a grant of its own.
-                    one = Take(lane, offset, 1, found.attempt, found.since)
                     self._let_go(found)
-                    grant = Grant(found.token, event.deadline_us, found.owner, one, found.priority)
+                    grant = Grant(
+                        found.token,
+                        event.deadline_us,
+                        found.owner,
+                        lane,
+                        offset,
+                        1,
+                        found.attempt,
+                        found.since,
+                        found.priority,
+                    )
                     items[offset] = grant
                     self._hold(grant)
                 else:
@@ -536,6 +579,11 @@ class Ledger:
                 self.totals["purged"] += 1
 
     def _apply_rewound(self, event: events.Rewound) -> None:
+        if event.lane == ASIDE:
+            for offset in [offset for offset in self.aside if offset >= event.cursor]:
+                self._remove_run(Run(ASIDE, offset, 1))
+            self.aside_next = event.cursor
+            return
         level = self._level(event.lane)
         for offset in [offset for offset in level.items if offset >= event.cursor]:
             self._remove_run(Run(event.lane, offset, 1))
@@ -647,8 +695,8 @@ _RETURNED_AS = {
 _APPLY: dict[type[Event], Callable[[Ledger, Event], None]] = {
     kind: getattr(Ledger, name)
     for kind, name in {
-        Leased: "apply_leased",
-        Settled: "apply_settled",
+        Leased: "_apply_leased",
+        Settled: "_apply_settled",
         events.Popped: "_apply_popped",
         events.Returned: "_apply_returned",
         events.Extended: "_apply_extended",

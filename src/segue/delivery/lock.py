@@ -14,13 +14,14 @@ UNSAVED_RECORDS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquired:
-    """Somebody holds the lock until a deadline in ticks, which count from a start of the machine."""
+    """Somebody holds the lock until a deadline in ticks."""
 
     token: int
     owner: str
     since_us: int
     deadline_us: int
     boot: int
+    """The start of the machine that its ticks count from."""
 
     def row(self) -> list[Value]:
         return [self.token, self.owner, self.since_us, self.deadline_us, self.boot]

@@ -25,7 +25,6 @@ from segue.delivery.ring_events import (
     GroupAdded,
     GroupRemoved,
     Locked,
-    Taken,
     Unlocked,
 )
 from segue.errors import InvalidArgument

@@ -225,7 +225,7 @@ class Appender(ActiveSegment):
             if self._stopped is not None:
                 raise self._refusal()
             if self._shared:
-                self._lock()
+                self._owner.lock()
                 words, tail = self._words, self._tail
                 if (
                     words[WRITTEN] != tail.first_offset + tail.index
@@ -233,6 +233,9 @@ class Appender(ActiveSegment):
                     or words[STATE] != READY
                 ):
                     self._catch_up_or_leave()
+        except OSError as error:
+            self._mutex.release()
+            raise storage_error(f"locking {self._directory}", error) from error
         except BaseException:
             self._mutex.release()
             raise
@@ -270,7 +273,9 @@ class Appender(ActiveSegment):
         """Let others in, and wake whoever waits if something was put."""
         try:
             if self._shared:
-                self._leave()
+                self._owner.unlock()
+        except OSError as error:
+            raise storage_error(f"unlocking {self._directory}", error) from error
         finally:
             self._mutex.release()
         if wrote:

@@ -7,58 +7,29 @@ looked at first.
 
 import logging
 import os
-import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from segue.delivery import events
-from segue.delivery.events import (
-    ASIDE,
-    IN_ASIDE,
-    OWNER_BYTES_MAX,
-    REASON_BYTES_MAX,
-    Cause,
-    How,
-    Leased,
-    Run,
-    Settled,
-    Take,
-)
-from segue.delivery.ledger import Grant, Ledger, Rest
-from segue.delivery.message import (
-    HAS_KEY,
-    PREFIX_MASK,
-    SPECIAL,
-    Key,
-    Message,
-    Prefix,
-    message_from,
-    pack_message,
-    unpack_prefix,
-)
+from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX
+from segue.delivery.ledger import Ledger
+from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
 from segue.delivery.rules import QueueRules
-from segue.errors import (
-    CorruptRecord,
-    CorruptSegment,
-    LeaseLost,
-    OffsetOutOfRange,
-    QueueLocked,
-    RecordRemoved,
-    SegueError,
-    StoreClosed,
-)
+from segue.errors import SegueError, StoreClosed
 from segue.log.live import PUBLISHED
 from segue.log.record import Record
 from segue.log.wake import Waiter
-from segue.stores.file.deduplication import digest_of
+from segue.stores.file.delivering import Delivery
 from segue.stores.file.journal import Journal
 from segue.stores.file.lanes import Lane, Lanes
 from segue.stores.file.place import Place
-from segue.stores.file.upkeep import Upkeep
-from segue.stores.job import Job, message_id
+from segue.stores.file.settling import Settling
+from segue.stores.file.upkeep import Deletion, Upkeep
+from segue.stores.job import message_id
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +37,8 @@ WAITERS_KEPT: Final = 8
 """How many ways to be woken stay open for the next wait."""
 WAIT_SLACK_SECONDS: Final = 0.001
 """Added to a wait for a moment, so that the moment has come when it is over."""
-
-_LOST = (OffsetOutOfRange, RecordRemoved)
-_DAMAGED = (CorruptRecord, CorruptSegment)
+ABSORB_ITEMS: Final = 10_000
+"""How many messages pushed with a delay are taken in with one event."""
 
 
 class QueueCore:
@@ -81,7 +51,8 @@ class QueueCore:
         self.journal = Journal(path / "ledger", place)
         self.lanes = Lanes(path, place, self.journal.bell)
         self.owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
-        self.chance = random.Random()
+        self.delivery = Delivery(self)
+        self.settling = Settling(self)
         self.upkeep = Upkeep(self)
         self._lanes = self.lanes.by_priority
         self._clock = place.clock
@@ -121,29 +92,41 @@ class QueueCore:
         if self._closed:
             raise StoreClosed(f"queue {self.name} is closed")
         journal = self.journal
-        journal.begin()
+        journal.writer.begin()
         try:
+            journal.catch_up()
             ledger = journal.ledger
             if ledger.boot != self._boot or not ledger.epoch:
                 self._restart()
             if ledger.has_aside and self.lanes.aside.end != ledger.aside_next:
                 self._absorb()
-            deadlines = ledger._deadlines
-            if deadlines and deadlines[0][0] <= (ticks_us := self._ticks()):
-                self._expire(ticks_us)
-            due_us = ledger.next_due_us()
-            if due_us is not None:
-                ledger.promote(self._clock())
+            if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
+                for grant in ledger.overdue(ticks_us):
+                    self.settling.expire(grant)
+            if ledger.due and ledger.due[0][0] <= (now_us := self._clock()):
+                ledger.promote(now_us)
         except BaseException:
             journal.end()
             raise
 
     def end(self) -> None:
         """End a turn, and tidy up if that is due."""
-        tasks = self.upkeep.due() if self.upkeep.is_due else None
-        self.journal.end()
-        if tasks is not None:
-            self.upkeep.run(tasks)
+        journal = self.journal
+        if not self.upkeep.is_due:
+            if journal.wrote and journal.applied >= journal.checkpoint_due:
+                journal.end_with_checkpoint()
+            else:
+                journal.writer.end(wrote=journal.wrote)
+            return
+        deletions: list[Deletion] = []
+        try:
+            deletions = self.upkeep.due()
+        except SegueError as error:
+            # What the turn was for has happened; the next look tries again.
+            logger.warning("not tidied queue=%s reason=%s", self.name, error)
+        finally:
+            self.journal.end()
+        self.upkeep.run(deletions)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -158,41 +141,29 @@ class QueueCore:
         """The machine was started anew: nobody holds anything any more."""
         ledger = self.journal.ledger
         for grant in ledger.grants_by_deadline(ledger.grants):
-            self._return_grant(grant)
+            self.settling.expire(grant)
         self.journal.note_boot()
         self.journal.sync()  # Tokens must not come again, even if the power fails next.
-
-    def _expire(self, ticks_us: int) -> None:
-        for grant in self.journal.ledger.overdue(ticks_us):
-            self._return_grant(grant)
-
-    def _return_grant(self, grant: Grant) -> None:
-        """Give back what a lease that has ended still holds."""
-        ledger = self.journal.ledger
-        offsets = ledger.held(grant)
-        if not offsets:
-            return
-        if ledger.is_last(grant.attempt, grant.since):
-            for offset in offsets:
-                self.bury(Key(grant.lane, offset), grant, Cause.EXPIRED, b"its lease expired")
-            return
-        runs = _runs_of([(grant.lane, offset) for offset in offsets])
-        event = events.Returned(grant.token, Cause.EXPIRED, 0, b"its lease expired", runs)
-        self.journal.write(event)
 
     def _absorb(self) -> None:
         """Take note of messages that were pushed with a delay."""
         ledger = self.journal.ledger
         aside = self.lanes.aside
         end = aside.end
-        items: list[tuple[int, int, int]] = []
-        for record in aside.log.records(
-            max(ledger.aside_next, aside.log.first_offset), stop=end, on_damage="skip"
-        ):
-            prefix, _ = unpack_prefix(record.payload, record.attr)
-            if "o" not in prefix:
-                items.append((record.offset, prefix.get("p", 0), prefix.get("n", 1)))
-        self.journal.write(events.Deferred(tuple(items), end))
+        if end < ledger.aside_next:
+            self.journal.write(events.Rewound(ASIDE, end))  # A power cut took some back.
+            return
+        start = max(ledger.aside_next, aside.log.first_offset)
+        records = aside.log.records(start, stop=end, on_damage="skip")
+        while batch := list(islice(records, ABSORB_ITEMS)):
+            items: list[tuple[int, int, int]] = []
+            for record in batch:
+                prefix, _ = unpack_prefix(record.payload, record.attr)
+                if not record.attr & CARRIED:
+                    items.append((record.offset, prefix.get("p", 0), prefix.get("n", 1)))
+            self.journal.write(events.Deferred(tuple(items), batch[-1].offset + 1))
+        if ledger.aside_next < end:
+            self.journal.write(events.Deferred((), end))
 
     # Rules ---------------------------------------------------------------------------------
 
@@ -274,6 +245,11 @@ class QueueCore:
         ledger = self.journal.ledger
         return self.fresh_count() + ledger.ready + ledger.delayed + ledger.leased
 
+    def signature(self) -> tuple[int, int]:
+        """Return what changes when there may be something new to deliver."""
+        ends = sum(lane.words[PUBLISHED] for lane in self.lanes.opened())
+        return self.journal.writer.written, ends
+
     def seconds_to_next(self) -> float | None:
         """Return when, if nobody does anything, something can be delivered; in a turn."""
         ledger = self.journal.ledger
@@ -305,337 +281,23 @@ class QueueCore:
         if self.place.is_durable:
             self.journal.sync()
 
-    # Delivering ----------------------------------------------------------------------------
-
-    def signature(self) -> tuple[int, int]:
-        """Return what changes when there may be something new to deliver."""
-        ends = sum(lane.words[PUBLISHED] for lane in self.lanes.opened())
-        return self.journal.writer.written, ends
-
-    def allowed(self, most: int) -> int:
-        """Return how many may be leased, in a turn. Raises QueueLocked if that is none."""
-        ledger = self.journal.ledger
-        leases_max = ledger.rules.max_leases
-        if leases_max is None:
-            return most
-        if ledger.leased >= leases_max:
-            grant = ledger.first_ending()
-            left_us = 0 if grant is None else grant.deadline_us - self._ticks()
-            raise QueueLocked(
-                queue=self.name, leases_max=leases_max, seconds_left=max(0, left_us) / 1_000_000
-            )
-        return min(most, leases_max - ledger.leased)
-
-    def take(self, most: int) -> list[tuple[Take, list[Record]]]:
-        """Return what to deliver next with its records, in a turn; empty if there is nothing.
-
-        What cannot be delivered (damaged, outlived, a duplicate) is dealt with on the way.
-        """
-        ledger = self.journal.ledger
-        if ledger.paused:
-            return []
-        while takes := ledger.take(most, self.end_of):
-            try:
-                loaded = self._load_all(takes)
-            except BaseException:
-                ledger.put_back(takes)
-                raise
-            if loaded:
-                return loaded
-        return []
-
-    def _load_all(self, takes: list[Take]) -> list[tuple[Take, list[Record]]]:
-        loaded: list[tuple[Take, list[Record]]] = []
-        for place, take in enumerate(takes):
-            records = self._load(take)
-            count = len(records)
-            if count == take.size:
-                loaded.append((take, records))
-                continue
-            if count:
-                loaded.append((take._replace(size=count), records))
-            # Something was in the way and is dealt with; what lies behind it comes later.
-            self.journal.ledger.put_back(takes[place + 1 :])
-            break
-        return loaded
-
-    def _load(self, take: Take) -> list[Record]:
-        """Return the records of a take up to the first that must not be delivered."""
-        lane, first, count, _, _ = take
-        ledger = self.journal.ledger
-        level = ledger.levels.get(lane)
-        if level is None or first < level.cursor:
-            return self._load_returned(Key(lane, first))
-        records = self._lanes[lane].run(first, count)
-        if not records:
-            self._pass_gap(lane, first)
-            return []
-        for place, record in enumerate(records):
-            if record.attr & SPECIAL and not self._may_deliver(
-                Key(lane, record.offset), record, settle=place == 0
-            ):
-                return records[:place]
-        return records
-
-    def _load_returned(self, key: Key) -> list[Record]:
-        try:
-            record = self.record_of(key)
-        except (*_LOST, *_DAMAGED) as error:
-            how = How.DAMAGED if isinstance(error, _DAMAGED) else How.LOST
-            logger.warning("lost queue=%s message=%s reason=%s", self.name, key, error)
-            self.journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
-            return []
-        if record.attr & SPECIAL and not self._may_deliver(key, record, settle=True):
-            return []
-        return [record]
-
-    def _pass_gap(self, lane: int, first: int) -> None:
-        """Go on after messages that cannot be read; the damaged file is kept in quarantine."""
-        log = self._lanes[lane].log
-        try:
-            report = log.repair()
-        except SegueError as error:
-            logger.warning("repair failed queue=%s lane=%d reason=%s", self.name, lane, error)
-        else:
-            logger.warning("repaired queue=%s lane=%d report=%s", self.name, lane, report)
-        following = min(self._lanes[lane].next_readable(first), self.end_of(lane))
-        logger.warning(
-            "passed over damage queue=%s lane=%d from=%d to=%d", self.name, lane, first, following
-        )
-        self.journal.write(events.Passed(lane, first, max(1, following - first), How.DAMAGED))
-
-    def _may_deliver(self, key: Key, record: Record, *, settle: bool) -> bool:
-        """Tell whether a message with a time to live or a key may be delivered.
-
-        With `settle` one that may not be is dealt with, too.
-        """
-        prefix, _ = unpack_prefix(record.payload, record.attr)
-        expires_us = prefix.get("x")
-        if expires_us is not None and expires_us <= self._clock():
-            if settle:
-                self._outlive(key, record)
-            return False
-        if not record.attr & HAS_KEY:
-            return True
-        digest = digest_of(prefix.get("k", ""))
-        ledger = self.journal.ledger
-        known = ledger.keys.get(digest)
-        if known is not None and known[0] > record.time_us and (known[1], known[2]) != key:
-            delivered = ledger.find(key)
-            if not isinstance(delivered, Rest) or delivered.attempt == 0:
-                if settle:
-                    self._settle_untouched(key, How.DUPLICATE)
-                return False
-        elif known is None:
-            # Whoever pushed it may have been killed before the key was noted.
-            until_us = record.time_us + round(ledger.rules.dedup_window * 1_000_000)
-            if until_us > self._clock():
-                self.journal.write(events.Keyed(digest, until_us, *key))
-        return True
-
-    def _outlive(self, key: Key, record: Record) -> None:
-        ledger = self.journal.ledger
-        if ledger.rules.on_expiry == "drop":
-            self._settle_untouched(key, How.OUTLIVED)
-            return
-        found = ledger.find(key)
-        attempt = found.attempt if isinstance(found, Rest) else 0
-        priority = found.priority if isinstance(found, Rest) else key.lane
-        self._bury_record(
-            key, record, priority, attempt, Cause.OUTLIVED, b"its time to live was over"
-        )
-
-    def _settle_untouched(self, key: Key, how: How) -> None:
-        if self.journal.ledger.find(key) is not None:
-            self.journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
-        else:
-            self.journal.write(events.Passed(key.lane, key.offset, 1, how))
-
-    def lease(self, most: int, ttl_us: int, owner: bytes, holder: "object") -> list[Job]:
-        """Lease up to `most` messages in a turn."""
-        loaded = self.take(self.allowed(most))
-        if not loaded:
-            return []
-        journal = self.journal
-        token = journal.next_token()
-        deadline_us = self._ticks() + ttl_us
-        takes = [take for take, _ in loaded]
-        try:
-            journal.write(Leased(token, deadline_us, owner, tuple(takes)))
-        except BaseException:
-            journal.ledger.put_back(takes)
-            raise
-        ttl_seconds = ttl_us / 1_000_000
-        jobs: list[Job] = []
-        for (lane, first, _, attempt, _), records in loaded:
-            priority = lane if lane != ASIDE else self._priority_of(Key(lane, first))
-            offset = first
-            for _, time_us, attr, payload in records:
-                jobs.append(
-                    Job(
-                        holder,  # type: ignore[arg-type]
-                        lane,
-                        offset,
-                        token,
-                        ttl_seconds,
-                        priority,
-                        attempt,
-                        payload,
-                        attr,
-                        time_us,
-                    )
-                )
-                offset += 1
-        return jobs
-
-    def pop(self, most: int) -> list[Message]:
-        """Take up to `most` messages for good, in a turn."""
-        if self.journal.ledger.rules.is_strict:
-            self.allowed(most)
-        loaded = self.take(most)
-        if not loaded:
-            return []
-        takes = [take for take, _ in loaded]
-        messages = [
-            self.message(Key(take.lane, take.first + place), record, take.attempt)
-            for take, records in loaded
-            for place, record in enumerate(records)
-        ]
-        try:
-            self.journal.write(events.Popped(tuple(takes)))
-        except BaseException:
-            self.journal.ledger.put_back(takes)
-            raise
-        for lane, first, count, _, _ in takes:
-            self.upkeep.note(lane, first + count - 1, count)
-        return messages
-
     def message(self, key: Key, record: Record, attempt: int) -> Message:
         """Return a record as the message it holds."""
         return message_from(
             message_id(*key),
             record.payload,
             record.attr,
-            priority=key.lane if key.lane != ASIDE else self._priority_of(key),
+            priority=self.priority_of(key),
             attempt=attempt,
             time_us=record.time_us,
         )
 
-    def _priority_of(self, key: Key) -> int:
+    def priority_of(self, key: Key) -> int:
+        """Return a message's priority, which only those pushed aside do not have in their id."""
+        if key.lane != ASIDE:
+            return key.lane
         found = self.journal.ledger.find(key)
         return 0 if found is None else found.priority
-
-    # Settling ------------------------------------------------------------------------------
-
-    def grant_of(self, lane: int, offset: int, token: int) -> Grant:
-        """Return the lease of a message if `token` is its token. Raises LeaseLost."""
-        found = self.journal.ledger.find(Key(lane, offset))
-        if isinstance(found, Grant):
-            if found.token == token:
-                return found
-            reason = "somebody else has the message now"
-        elif found is not None:
-            reason = "it expired or was given back"
-        else:
-            reason = "the message is settled, dead or was never leased"
-        raise LeaseLost(receipt=f"{message_id(lane, offset)}/{token}", reason=reason)
-
-    def ack(self, lane: int, offset: int, token: int) -> None:
-        """Settle one message, in a turn."""
-        self.grant_of(lane, offset, token)
-        self.journal.write(Settled(token, 0, (Run(lane, offset, 1),)))
-        self.upkeep.note(lane, offset, 1)
-
-    def ack_many(self, leases: list[tuple[int, int, int]]) -> list[LeaseLost]:
-        """Settle many messages, in a turn; return what is lost."""
-        ledger = self.journal.ledger
-        held: list[tuple[int, int]] = []
-        lost: list[LeaseLost] = []
-        for lane, offset, token in leases:
-            items = ledger.aside if lane == ASIDE else ledger.levels[lane].items
-            found = items.get(offset)
-            if type(found) is Grant and found.token == token:
-                held.append((lane, offset))
-                continue
-            try:
-                self.grant_of(lane, offset, token)
-            except LeaseLost as error:
-                lost.append(error)
-        if held:
-            runs = _runs_of(held)
-            self.journal.write(Settled(leases[0][2], 0, runs))
-            for lane, first, count in runs:
-                self.upkeep.note(lane, first + count - 1, count)
-        return lost
-
-    def give_back(
-        self,
-        lane: int,
-        offset: int,
-        token: int,
-        cause: Cause,
-        delay_us: int | None,
-        reason: str,
-    ) -> None:
-        """End a lease without success, in a turn."""
-        grant = self.grant_of(lane, offset, token)
-        ledger = self.journal.ledger
-        key = Key(lane, offset)
-        words = reason.encode(errors="replace")[:REASON_BYTES_MAX]
-        if cause is Cause.DEAD or (
-            cause is Cause.FAILED and ledger.is_last(grant.attempt, grant.since)
-        ):
-            self.bury(key, grant, cause, words)
-            return
-        if delay_us is None:
-            delay_us = 0
-            if cause is Cause.FAILED:
-                failures = grant.attempt - grant.since - 1
-                delay_us = ledger.rules.backoff.delay_us(failures, self.chance)
-        not_before_us = self._clock() + delay_us if delay_us > 0 else 0
-        run = Run(lane, offset, 1)
-        self.journal.write(events.Returned(token, cause, not_before_us, words, (run,)))
-
-    def extend(self, lane: int, offset: int, token: int, ttl_us: int) -> None:
-        """Let a lease end later, in a turn."""
-        self.grant_of(lane, offset, token)
-        deadline_us = self._ticks() + ttl_us
-        self.journal.write(events.Extended(token, deadline_us, (Run(lane, offset, 1),)))
-
-    def bury(self, key: Key, grant: Grant, cause: Cause, reason: bytes) -> None:
-        """Move a message to the dead letters, in a turn."""
-        try:
-            record = self.record_of(key)
-        except (*_LOST, *_DAMAGED) as error:
-            logger.warning("lost queue=%s message=%s reason=%s", self.name, key, error)
-            self.journal.write(Settled(grant.token, How.LOST, (Run(key.lane, key.offset, 1),)))
-            return
-        self._bury_record(key, record, grant.priority, grant.attempt, cause, reason)
-
-    def _bury_record(
-        self,
-        key: Key,
-        record: Record,
-        priority: int,
-        attempt: int,
-        cause: Cause,
-        reason: bytes,
-    ) -> None:
-        prefix, body = unpack_prefix(record.payload, record.attr)
-        letter: Prefix = {
-            **prefix,
-            "t": prefix.get("t", record.time_us),
-            "p": priority,
-            "f": key.lane,
-            "o": key.offset,
-            "d": attempt,
-            "c": cause.name.lower(),
-            "r": reason.decode(errors="replace"),
-        }
-        payload, attr = pack_message(body, letter)
-        at = self.lanes.dead.append(payload, attr=attr & PREFIX_MASK)
-        self.journal.write(events.Buried(key.lane, key.offset, at, cause))
-        self.upkeep.note(key.lane, key.offset, 1)
 
     # Closing -------------------------------------------------------------------------------
 
@@ -649,17 +311,3 @@ class QueueCore:
             self.lanes.close()
         finally:
             self.journal.close()
-
-
-def _runs_of(keys: list[tuple[int, int]]) -> tuple[Run, ...]:
-    """Return messages as runs of neighbours."""
-    runs: list[Run] = []
-    lane, first, count = keys[0][0], keys[0][1], 0
-    for next_lane, offset in keys:
-        if next_lane == lane and offset == first + count:
-            count += 1
-            continue
-        runs.append(Run(lane, first, count))
-        lane, first, count = next_lane, offset, 1
-    runs.append(Run(lane, first, count))
-    return tuple(runs)

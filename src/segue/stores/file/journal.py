@@ -13,7 +13,7 @@ from typing import Final
 
 from segue.delivery.events import CHECKPOINT, Booted, Ended, Event, decode, encode
 from segue.delivery.ledger import Ledger
-from segue.errors import OffsetTrimmed
+from segue.errors import OffsetTrimmed, SegueError
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
 from segue.log.live import OWN, WRITTEN
@@ -48,45 +48,50 @@ class Journal:
         self._candidate_start = Offset(0)
         self._checkpoint = Offset(0)
         self._checkpoint_before = Offset(0)
-        self._trim_due = False
-        self._wrote = False
+        self.checkpoint_due = CHECKPOINT_EVENTS
+        """The next event after which the state is written down."""
+        self.wrote = False
+        """Whether the turn has written anything."""
         self.damaged = 0
+        """How many events could not be read."""
 
     # Turns ---------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Keep everybody else out until `end`, and know what they did."""
-        self.writer.begin()
-        self._wrote = False
-        try:
-            if self.words[WRITTEN] != self.applied or self._cursor is None:
-                self._follow()
-        except BaseException:
-            self.writer.end(wrote=False)
-            raise
+    def catch_up(self) -> None:
+        """Know what others did. To be called first in a turn, which `writer.begin` begins."""
+        self.wrote = False
+        if self.words[WRITTEN] != self.applied or self._cursor is None:
+            self._follow()
 
     def end(self) -> None:
         """Let others in."""
-        wrote = self._wrote
-        if wrote and self.applied - self._checkpoint >= CHECKPOINT_EVENTS:
-            self._write_checkpoint_or_leave()
-        self.writer.end(wrote=wrote)
-        if self._trim_due:
-            self._trim_due = False
-            self.log.trim(self._checkpoint_before)
+        if self.wrote and self.applied >= self.checkpoint_due:
+            self.end_with_checkpoint()
+        else:
+            self.writer.end(wrote=self.wrote)
 
-    def _write_checkpoint_or_leave(self) -> None:
+    def end_with_checkpoint(self) -> None:
+        """Let others in after writing the state down, if it is small enough by now."""
         try:
-            self._write_checkpoint()
-        except BaseException:
+            is_written = self._write_checkpoint()
+        except SegueError as error:
+            # What the turn was for has happened; the next one tries again.
+            logger.warning("no checkpoint path=%s reason=%s", self.log.path, error)
+            is_written = False
+        finally:
+            self.applied = self.writer.written
             self.writer.end(wrote=True)
-            raise
+        if is_written:
+            try:
+                self.log.trim(self._checkpoint_before)
+            except SegueError as error:
+                logger.warning("ledger not trimmed path=%s reason=%s", self.log.path, error)
 
     def write(self, event: Event) -> None:
         """Append an event and take it in. Nothing has happened if this raises."""
         payload, attr = encode(event)
         offset = self.writer.put(payload, attr)
-        self._wrote = True
+        self.wrote = True
         self.applied = Offset(offset + 1)
         self.ledger.apply(event)
 
@@ -131,6 +136,7 @@ class Journal:
         if cursor is None:
             start = self.log.first_offset
             self._checkpoint = self._checkpoint_before = start
+            self.checkpoint_due = start + CHECKPOINT_EVENTS
             cursor = self._cursor = Cursor(self.log._horizon, start, on_damage="skip", pin=False)
         else:
             cursor.offset = self.applied
@@ -166,15 +172,17 @@ class Journal:
 
     def _remember_checkpoint(self, start: Offset) -> None:
         self._checkpoint_before, self._checkpoint = self._checkpoint, start
+        self.checkpoint_due = start + CHECKPOINT_EVENTS
 
     # Checkpoints ---------------------------------------------------------------------------
 
-    def _write_checkpoint(self) -> None:
-        """Write the whole state at the start of a segment, in the turn."""
+    def _write_checkpoint(self) -> bool:
+        """Write the whole state at the start of a segment, in the turn; tell whether it was due."""
         ledger = self.ledger
         size = len(ledger.aside) + len(ledger.keys) + 2 * ledger.leased + ledger.ready
         if self.applied - self._checkpoint < 2 * size:
-            return
+            self.checkpoint_due = self._checkpoint + 2 * size
+            return False
         start = self.writer.roll_in_turn()
         count = 0
         source = ledger.checkpoint()
@@ -182,9 +190,8 @@ class Journal:
             self._put_checkpoint(batch)
             count += len(batch)
         self._put_checkpoint([Ended(count)])
-        self.applied = self.writer.written
         self._remember_checkpoint(start)
-        self._trim_due = True
+        return True
 
     def _put_checkpoint(self, batch: list[Event]) -> None:
         encoded = [encode(event) for event in batch]

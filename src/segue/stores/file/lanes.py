@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from segue.delivery.events import ASIDE
+from segue.errors import (
+    CorruptRecord,
+    CorruptSegment,
+    OffsetOutOfRange,
+    RecordRemoved,
+    SegueError,
+)
 from segue.log import Log
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
@@ -19,8 +26,15 @@ from segue.log.record import Record
 from segue.log.wake import Bell
 from segue.stores.file.place import Place
 
+UNREADABLE: Final = (OffsetOutOfRange, RecordRemoved, CorruptRecord, CorruptSegment)
+"""What reading a message may come to: it was lost to a power cut, removed or damaged."""
 READ_AHEAD_ITEMS: Final = 256
 READ_AHEAD_BYTES: Final = 256 * 1024
+
+
+def is_damage(error: SegueError) -> bool:
+    """Tell whether what cannot be read is there, but damaged."""
+    return isinstance(error, CorruptRecord | CorruptSegment)
 
 
 class Lane:
@@ -31,9 +45,9 @@ class Lane:
         self.append = log.append
         self.words = log.writer.live.words
         self._cursor = Cursor(log._horizon, Offset(0), on_damage="skip", pin=False)
-        self._ahead: list[Record] = []
-        self._base = 0
-        self._ahead_items = READ_AHEAD_ITEMS
+        self.ahead: list[Record] = []
+        self.base = 0
+        self._items = READ_AHEAD_ITEMS
         self._first_end: int | None = None
         self._measured_at = -1
 
@@ -44,34 +58,36 @@ class Lane:
 
     def run(self, first: int, most: int) -> list[Record]:
         """Return messages from `first` on, without a gap; none if the first cannot be read."""
-        place = first - self._base
-        ahead = self._ahead
+        place = first - self.base
+        ahead = self.ahead
         if place < 0 or place + most > len(ahead):
-            self._read_ahead(first, most)
-            place, ahead = 0, self._ahead
+            self.read_ahead(first, most)
+            place, ahead = 0, self.ahead
         if most == 1:
             return [ahead[place]] if ahead else []
         return ahead[place : place + most]
 
-    def _read_ahead(self, first: int, most: int) -> None:
+    def read_ahead(self, first: int, most: int) -> None:
+        """Have messages from `first` on in memory: `ahead`, which begins with `base`."""
         cursor = self._cursor
-        cursor.offset = Offset(first)
-        most = max(most, self._ahead_items)
-        records = cursor.fetch(most)
+        most = max(most, self._items)
+        place = first - self.base
+        records = self.ahead[place:] if 0 <= place < len(self.ahead) else []
+        cursor.offset = Offset(first + len(records))
         while len(records) < most and (more := cursor.fetch(most - len(records))):
-            records += more  # From the next segment.
+            records += more  # A call ends where a segment does.
         wanted = first
         for place, record in enumerate(records):
             if record.offset != wanted:
                 del records[place:]
                 break
             wanted += 1
-        self._ahead = records
-        self._base = first
+        self.ahead = records
+        self.base = first
         if records:
             # What is held in memory has a limit, also where messages are large.
             size_bytes = sum(len(record.payload) for record in records) // len(records) + 1
-            self._ahead_items = max(1, min(READ_AHEAD_ITEMS, READ_AHEAD_BYTES // size_bytes))
+            self._items = max(1, min(READ_AHEAD_ITEMS, READ_AHEAD_BYTES // size_bytes))
 
     def next_readable(self, first: int) -> int:
         """Return where reading can go on after `first`, which cannot be read."""

@@ -125,11 +125,21 @@ class LockCore:
 
     # Steps ---------------------------------------------------------------------------------
 
+    @contextmanager
+    def _turn(self) -> Iterator[Turn]:
+        """Keep everybody else out for the length of the block; know afterwards what it did."""
+        log = self._opened()
+        with turn_on(log) as turn:
+            yield turn
+        with self._seeing() as state:
+            before = state.snapshot_offset_before
+        self._trim(log, before)
+
     def acquire(self, *, ttl_us: int, patience: Patience, owner: str) -> int:
         """Take the lock for `ttl_us` and return its token. Raises LockBusy."""
         log = self._opened()
         while True:
-            with turn_on(log) as turn:
+            with self._turn() as turn:
                 with self._seeing() as state:
                     held = state.holder(now_us=self.place.ticks(), boot=self.boot)
                     token = state.token + 1
@@ -147,9 +157,7 @@ class LockCore:
                     break
                 since = log.next_offset
             self._wait(log, held, patience, since)
-        self._trim(log)
-        with self._seeing():
-            return token
+        return token
 
     def _wait(self, log: Log, held: Acquired, patience: Patience, since: int) -> None:
         def has_changed() -> bool:
@@ -164,24 +172,18 @@ class LockCore:
 
     def renew(self, token: int, *, ttl_us: int) -> None:
         """Hold the lock for `ttl_us` from now. Raises LockLost."""
-        log = self._opened()
-        with turn_on(log) as turn:
+        with self._turn() as turn:
             self._require_held(token)
             self._write_snapshot(turn)
             deadline_us = self.place.ticks() + ttl_us
             turn.put(encode_event(Renewed(token=token, deadline_us=deadline_us)))
-        self._trim(log)
-        with self._seeing():
-            return
 
     def release(self, token: int) -> None:
         """Let go. Raises LockLost."""
-        log = self._opened()
-        with turn_on(log) as turn:
+        with self._turn() as turn:
             self._require_held(token)
             self._write_snapshot(turn)
             turn.put(encode_event(Released(token=token)))
-        self._trim(log)
 
     def _require_held(self, token: int) -> None:
         with self._seeing() as state:
@@ -198,12 +200,10 @@ class LockCore:
                 events = [encode_event(event) for event in state.snapshot()]
                 turn.put_at_start(events, attr=SNAPSHOT)
 
-    def _trim(self, log: Log) -> None:
+    def _trim(self, log: Log, before: int | None) -> None:
         """Delete what lies before the last snapshot but one: a damaged one costs nothing."""
-        with self._lock:
-            before = self._state.snapshot_offset_before
-            if before is None or before == self._trimmed_to:
-                return
+        if before is None or before == self._trimmed_to:
+            return
         try:
             log.trim(before)
             self._trimmed_to = before
@@ -314,8 +314,9 @@ def _checked_owner(owner: str | None) -> str:
     if owner is None:
         name = f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
         return name[:OWNER_CHARACTERS_MAX]
-    if not isinstance(owner, str) or not 0 < len(owner) <= OWNER_CHARACTERS_MAX:
+    text: object = owner  # Callers without a type checker hand in anything.
+    if not isinstance(text, str) or not 0 < len(text) <= OWNER_CHARACTERS_MAX:
         raise InvalidArgument(
-            f"an owner is text of 1 to {OWNER_CHARACTERS_MAX} characters: {owner!r}"
+            f"an owner is text of 1 to {OWNER_CHARACTERS_MAX} characters: {text!r}"
         )
-    return owner
+    return text

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Event
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from segue.delivery.events import ASIDE, OWNER_BYTES_MAX, Cause, Purged
 from segue.delivery.message import Body, DeadLetter, Key, Message, MessageId
@@ -29,6 +29,9 @@ from segue.stores.file.letters import DeadLetters, Where, key_of
 from segue.stores.file.pushing import Pusher
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.job import Job
+
+COUNT_MAX: Final = 10_000
+"""How many messages one call delivers at most."""
 
 T = TypeVar("T")
 
@@ -108,7 +111,7 @@ class FileQueue:
         """Take up to `count` messages for good."""
         _check_count(count)
         core = self._core
-        messages = self._deliver(lambda: core.pop(count), wait)
+        messages = self._deliver(lambda: core.delivery.pop(count), wait)
         if messages and core.place.sync == "always":
             core.journal.sync()
         return messages
@@ -117,7 +120,15 @@ class FileQueue:
         self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
     ) -> Job:
         """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
-        jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
+        core = self._core
+        if wait == 0 and owner is None:
+            core.begin()
+            try:
+                jobs = core.delivery.lease(1, self._ttl_us(ttl), core.owner, self)
+            finally:
+                core.end()
+        else:
+            jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
         if not jobs:
             raise QueueEmpty(queue=self.name)
         return jobs[0]
@@ -136,7 +147,7 @@ class FileQueue:
         holder = core.owner if owner is None else _owner(owner)
 
         def lease() -> list[Job]:
-            return core.lease(count, self._ttl_us(ttl), holder, self)
+            return core.delivery.lease(count, self._ttl_us(ttl), holder, self)
 
         return self._deliver(lease, wait)
 
@@ -144,7 +155,7 @@ class FileQueue:
         """Return how long a lease lasts, by the rules as they are in this turn."""
         rules = self._core.journal.ledger.rules
         if ttl is None:
-            return round(rules.lease_ttl * 1_000_000)
+            return int(rules.lease_ttl * 1_000_000)
         ttl_us = microseconds_from(ttl, name="ttl")
         return rules.lease_us((ttl_us or 0) / 1_000_000)
 
@@ -194,25 +205,31 @@ class FileQueue:
 
     def ack(self, job: Job | Receipt) -> None:
         """Say that the work is done. Raises LeaseLost."""
-        lane, offset, token = _lease_of(job)
         core = self._core
+        if type(job) is not Job:
+            lane, offset, token = _lease_of(job)
+            with core.turn():
+                core.settling.ack(lane, offset, token)
+            return
         core.begin()
         try:
-            core.ack(lane, offset, token)
+            core.settling.ack(job.lane, job.offset, job.token)
         finally:
             core.end()
-        if type(job) is Job:
-            job.settle()
+        job.settle()
 
     def ack_many(self, jobs: Iterable[Job | Receipt]) -> None:
         """Settle many in one step. Raises LeaseLost if any is lost; all others are settled."""
         taken = list(jobs)
         if not taken:
             return
-        leases = [_lease_of(job) for job in taken]
+        leases = [
+            (job.lane, job.offset, job.token) if type(job) is Job else _lease_of(job)
+            for job in taken
+        ]
         core = self._core
         with core.turn():
-            lost = core.ack_many(leases)
+            lost = core.settling.ack_many(leases)
         receipts = {error.receipt for error in lost}
         for job in taken:
             if type(job) is Job and not (receipts and job.receipt in receipts):
@@ -239,9 +256,9 @@ class FileQueue:
         delay_us = microseconds_from(delay, name="delay")
         if delay_us is not None and delay_us < 0:
             raise InvalidArgument(f"delay must not be negative: {delay!r}")
-        lane, offset, token = _lease_of(job)
+        lease = _lease_of(job)
         with self._core.turn():
-            self._core.give_back(lane, offset, token, cause, delay_us, reason)
+            self._core.settling.give_back(lease, cause, delay_us, reason)
         if type(job) is Job:
             job.settle()
 
@@ -251,7 +268,7 @@ class FileQueue:
         if ttl is None and type(job) is Job:
             ttl = job.ttl_seconds
         with self._core.turn():
-            self._core.extend(lane, offset, token, self._ttl_us(ttl))
+            self._core.settling.extend(lane, offset, token, self._ttl_us(ttl))
 
     # Looking -------------------------------------------------------------------------------
 
@@ -337,8 +354,8 @@ class FileQueue:
 
 
 def _check_count(count: int) -> None:
-    if type(count) is not int or count < 1:
-        raise InvalidArgument(f"count must be a whole number of at least 1: {count!r}")
+    if type(count) is not int or not 1 <= count <= COUNT_MAX:
+        raise InvalidArgument(f"count must be a whole number from 1 to {COUNT_MAX}: {count!r}")
 
 
 def _owner(owner: str) -> bytes:

@@ -19,8 +19,8 @@ from segue.stores.file.lock import FileLock, LockCore, lock_exists
 from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.ring import FileRing
-from segue.stores.file.ring_core import (
-    RingCore,
+from segue.stores.file.ring_core import RingCore
+from segue.stores.file.ring_opening import (
     check_request,
     open_ring,
     require_shape,
