@@ -1,11 +1,17 @@
 """The rules of delivery, pure: no file, socket, thread or clock lives here.
 
-message.py    what a message is, and how it is laid out in a record
-priority.py   what counts as a priority
-rules.py      the settings of a queue, checked
-life.py       the states of a message and what leads from one to the next
-events.py     what happens to messages, as records of the ledger
-ledger.py     the state of a queue: events in, answers out
-retry.py      how long a failed message waits
-ranges.py     sets of offsets, kept as runs
+    message.py    what a message is, and how it is laid out in a record
+    priority.py   what counts as a priority
+    rules.py      the settings of a queue, checked
+    life.py       the states of a message and what leads from one to the next
+    events.py     what happens to messages, as records of the ledger
+    ledger.py     the state of a queue: events in, answers out
+    lines.py      who holds a message, or which line it is in
+    keeping.py    which settled messages are kept
+    retry.py      how long a failed message waits
+    ranges.py     sets of offsets, kept as runs
+    ring*.py      the rules of a ring
+    lock.py       the rules of a lock
+
+Whoever keeps messages, in a directory or elsewhere, asks here what to do.
 """

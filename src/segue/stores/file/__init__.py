@@ -1,11 +1,20 @@
 """A store in a directory: queues, rings and locks as views over logs.
 
-store.py      the directory as a whole
-place.py      where things lie, and how their logs are opened
-queue.py      the queue: what its callers see
-core.py       one queue's logs and ledger, shared by all handles of a process
-lanes.py      reading what waits
-state.py      a queue in the words of its ancestors
-ring.py       the ring
-lock.py       the lock
+    store.py       the directory as a whole
+    place.py       where things lie, and how their logs are opened
+    queue.py       the queue as its callers see it
+    core.py        one queue's logs and ledger, shared by all handles of a process
+    journal.py     the ledger on disk: following others, checkpoints
+    lanes.py       the logs that hold messages
+    pushing.py     what is looked at before a message is appended
+    delivering.py  which messages come next
+    settling.py    how leases end
+    letters.py     dead letters
+    history.py     what is still kept
+    upkeep.py      giving space back
+    inspection.py  looking at a queue, and state.py: in the words of its ancestors
+    ring*.py       the ring
+    lock.py        the lock
+
+A queue's path through them: pushing → lanes; delivering and settling → journal; upkeep follows.
 """

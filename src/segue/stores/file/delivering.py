@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from segue.delivery import events
 from segue.delivery.events import ASIDE, LEASED, Cause, How, Leased, Run, Settled, Take, pack_lease
-from segue.delivery.ledger import Rest
+from segue.delivery.lines import Rest
 from segue.delivery.message import HAS_KEY, SPECIAL, Key, Message, unpack_prefix
 from segue.errors import QueueLocked, SegueError
 from segue.log.layout import Offset

@@ -16,7 +16,7 @@ from segue.delivery.events import (
     Settled,
     pack_settlement,
 )
-from segue.delivery.ledger import Grant, Rest
+from segue.delivery.lines import Grant, Rest
 from segue.delivery.message import PREFIX_MASK, Key, Prefix, pack_message, unpack_prefix
 from segue.errors import LeaseLost
 from segue.log.layout import Offset

@@ -1,0 +1,308 @@
+"""Messages that were touched and are not settled: who holds one, or which line it is in.
+
+What waits in a lane beyond its cursor was never touched and takes no memory. Heaps keep entries of
+what has moved on since; whoever meets one passes it by, and a heap that is mostly such is made
+anew.
+"""
+
+import heapq
+from bisect import insort
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final
+
+from segue.delivery.events import ASIDE, Cause, Run, Take
+from segue.delivery.message import Key
+
+HEAP_SLACK: Final = 64
+"""How many entries of a heap may be stale, besides as many as are not."""
+
+
+class Grant:
+    """A lease of neighbours: who holds them, until when, and for the how-manieth time."""
+
+    __slots__ = (
+        "attempt",
+        "count",
+        "deadline_us",
+        "first",
+        "lane",
+        "owner",
+        "priority",
+        "since",
+        "size",
+        "token",
+    )
+
+    def __init__(
+        self,
+        token: int,
+        deadline_us: int,
+        owner: bytes,
+        lane: int,
+        first: int,
+        size: int,
+        attempt: int,
+        since: int,
+        priority: int,
+    ) -> None:
+        self.token = token
+        self.deadline_us = deadline_us
+        self.owner = owner
+        self.lane = lane
+        self.first = first
+        self.size = self.count = size
+        self.attempt = attempt
+        self.since = since
+        self.priority = priority
+
+
+class Rest:
+    """A message that was touched and is nobody's: ready, or delayed until its time has come."""
+
+    __slots__ = ("attempt", "cause", "is_ready", "not_before_us", "priority", "reason", "since")
+
+    def __init__(
+        self,
+        priority: int,
+        attempt: int,
+        since: int,
+        not_before_us: int,
+        cause: int,
+        reason: bytes,
+    ) -> None:
+        self.priority = priority
+        self.attempt = attempt
+        self.since = since
+        self.not_before_us = not_before_us
+        self.cause = cause
+        self.reason = reason
+        self.is_ready = False
+
+
+class Level:
+    """One priority: how far its lane was delivered, and what came back to be delivered again."""
+
+    __slots__ = ("cursor", "items", "priority", "ready", "ready_count")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.cursor = 0
+        self.items: dict[int, Grant | Rest] = {}
+        self.ready: list[tuple[int, int, int, int, Rest]] = []
+        self.ready_count = 0
+
+
+class Lines:
+    """The messages of one queue that are leased, ready again, or delayed."""
+
+    def __init__(self) -> None:
+        self.levels: dict[int, Level] = {}
+        self.order: list[int] = []
+        """The priorities there are, the most urgent first."""
+        self.aside: dict[int, Grant | Rest] = {}
+        self.places: dict[Key, tuple[int, int]] = {}
+        """Where messages lie that were moved out of their lane."""
+        self.leased = 0
+        self.ready = 0
+        self.delayed = 0
+        self.grants = 0
+        self.due: list[tuple[int, int, int, int, Rest]] = []
+        self.deadlines: list[tuple[int, int, Grant]] = []
+        self._numbers = count()
+
+    # Answers -------------------------------------------------------------------------------
+
+    def find(self, key: Key) -> Grant | Rest | None:
+        """Return what is known of a message that was delivered and is not settled."""
+        level = self.levels.get(key.lane)
+        items = self.aside if key.lane == ASIDE else level.items if level else {}
+        return items.get(key.offset)
+
+    def take(self, most: int, end_of: Callable[[int], int]) -> list[Take]:
+        """Return what to deliver next: up to `most`, lowest priority first, returned before new.
+
+        What was returned is taken out of its line: apply the event, or `put_back` what it says.
+        """
+        takes: list[Take] = []
+        for priority in self.order:
+            level = self.levels[priority]
+            ready = level.ready
+            while ready and most:
+                _, offset, _, lane, rest = heapq.heappop(ready)
+                if self._is_waiting(lane, offset, rest):
+                    takes.append(Take(lane, offset, 1, rest.attempt + 1, rest.since))
+                    most -= 1
+            if most:
+                fresh = min(most, end_of(priority) - level.cursor)
+                if fresh > 0:
+                    takes.append(Take(priority, level.cursor, fresh, 1, 0))
+                    most -= fresh
+            if not most:
+                break
+        return takes
+
+    def _is_waiting(self, lane: int, offset: int, rest: Rest) -> bool:
+        items = self.aside if lane == ASIDE else self.levels[lane].items
+        return rest.is_ready and items.get(offset) is rest
+
+    def put_back(self, takes: list[Take]) -> None:
+        """Undo a `take` that came to nothing."""
+        for take in takes:
+            found = self.find(Key(take.lane, take.first))
+            if isinstance(found, Rest) and found.is_ready:
+                self._line_up(take.lane, take.first, found)
+
+    def waiting(self, end_of: Callable[[int], int]) -> Iterator[Take]:
+        """Yield what would be delivered, in order, taking nothing."""
+        for priority in self.order:
+            level = self.levels[priority]
+            for _, offset, _, lane, rest in sorted(level.ready, key=lambda entry: entry[:3]):
+                if self._is_waiting(lane, offset, rest):
+                    yield Take(lane, offset, 1, rest.attempt + 1, rest.since)
+            fresh = end_of(priority) - level.cursor
+            if fresh > 0:
+                yield Take(priority, level.cursor, fresh, 1, 0)
+
+    def promote(self, now_us: int) -> None:
+        """Let delayed messages become ready whose time has come."""
+        due = self.due
+        while due and due[0][0] <= now_us:
+            _, _, lane, offset, rest = heapq.heappop(due)
+            items = self.aside if lane == ASIDE else self.levels[lane].items
+            if items.get(offset) is rest and not rest.is_ready:
+                self.delayed -= 1
+                self._make_ready(lane, offset, rest)
+
+    def next_due_us(self) -> int | None:
+        """Return when the next delayed message becomes ready."""
+        return self.due[0][0] if self.due else None
+
+    def overdue(self, ticks_us: int) -> list[Grant]:
+        """Return the leases that have ended."""
+        found = []
+        while (grant := self.first_ending()) is not None and grant.deadline_us <= ticks_us:
+            heapq.heappop(self.deadlines)
+            found.append(grant)
+        for grant in found:
+            self._watch(grant)  # Until the event is applied it is as it was.
+        return found
+
+    def first_ending(self) -> Grant | None:
+        """Return the lease that ends first."""
+        deadlines = self.deadlines
+        while deadlines:
+            deadline_us, _, grant = deadlines[0]
+            if grant.count and grant.deadline_us == deadline_us:
+                return grant
+            heapq.heappop(deadlines)
+        return None
+
+    def grants_by_deadline(self, most: int) -> list[Grant]:
+        """Return the leases that end first."""
+        live = {
+            grant.token << 64 | grant.first: grant
+            for deadline_us, _, grant in self.deadlines
+            if grant.count and grant.deadline_us == deadline_us
+        }
+        return heapq.nsmallest(most, live.values(), key=lambda grant: grant.deadline_us)
+
+    def held(self, grant: Grant) -> list[int]:
+        """Return the offsets a lease still holds."""
+        items = self.aside if grant.lane == ASIDE else self.levels[grant.lane].items
+        stop = grant.first + grant.size
+        if grant.count == grant.size:
+            return list(range(grant.first, stop))
+        return [offset for offset in range(grant.first, stop) if items.get(offset) is grant]
+
+    # Changes -------------------------------------------------------------------------------
+
+    def _level(self, priority: int) -> Level:
+        level = self.levels.get(priority)
+        if level is None:
+            level = self.levels[priority] = Level(priority)
+            insort(self.order, priority)
+        return level
+
+    def _hold(self, grant: Grant) -> None:
+        self.leased += grant.count
+        self.grants += 1
+        self._watch(grant)
+
+    def _watch(self, grant: Grant) -> None:
+        deadlines = self.deadlines
+        heapq.heappush(deadlines, (grant.deadline_us, next(self._numbers), grant))
+        if len(deadlines) > 2 * self.grants + HEAP_SLACK:
+            self.deadlines = [
+                entry for entry in deadlines if entry[2].count and entry[2].deadline_us == entry[0]
+            ]
+            heapq.heapify(self.deadlines)
+
+    def _let_go(self, grant: Grant) -> None:
+        """Take one message out of a lease."""
+        self.leased -= 1
+        grant.count -= 1
+        if not grant.count:
+            self.grants -= 1
+
+    def _fill_gap(self, level: Level, stop: int) -> None:
+        """Let what lies between be delivered: the event that said what became of it is missing."""
+        for offset in range(level.cursor, stop):
+            rest = Rest(level.priority, 1, 0, 0, Cause.EXPIRED, b"")
+            level.items[offset] = rest
+            self._make_ready(level.priority, offset, rest)
+
+    def _make_ready(self, lane: int, offset: int, rest: Rest) -> None:
+        rest.is_ready = True
+        self.ready += 1
+        self._level(rest.priority).ready_count += 1
+        self._line_up(lane, offset, rest)
+
+    def _line_up(self, lane: int, offset: int, rest: Rest) -> None:
+        # What was in line before everything aside; aside by the time it was to be ready.
+        rank = rest.not_before_us if lane == ASIDE else 0
+        level = self._level(rest.priority)
+        heapq.heappush(level.ready, (rank, offset, next(self._numbers), lane, rest))
+
+    def _leave_line(self, rest: Rest) -> None:
+        if rest.is_ready:
+            self.ready -= 1
+            self.levels[rest.priority].ready_count -= 1
+            rest.is_ready = False
+        else:
+            self.delayed -= 1
+
+    def _put_to_rest(self, lane: int, offset: int, rest: Rest) -> None:
+        items = self.aside if lane == ASIDE else self._level(lane).items
+        items[offset] = rest
+        if rest.not_before_us:
+            self.delayed += 1
+            heapq.heappush(self.due, (rest.not_before_us, next(self._numbers), lane, offset, rest))
+        else:
+            self._make_ready(lane, offset, rest)
+
+    def _remove_run(self, run: Run) -> int:
+        lane, first, size = run
+        if lane == ASIDE:
+            items = self.aside
+        else:
+            level = self._level(lane)
+            items = level.items
+            level.cursor = max(level.cursor, first + size)
+        removed = leased = 0
+        remove = items.pop
+        for offset in range(first, first + size):
+            found = remove(offset, None)
+            if isinstance(found, Grant):
+                leased += 1
+                found.count -= 1
+                if not found.count:
+                    self.grants -= 1
+            elif found is not None:
+                removed += 1
+                self._leave_line(found)
+        self.leased -= leased
+        if self.places:
+            for offset in range(first, first + size):
+                self.places.pop(Key(lane, offset), None)
+        return removed + leased
