@@ -1,12 +1,13 @@
 """A leased message: what its holder sees and does. The same for every store."""
 
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
 from segue.delivery.message import Message, MessageId, message_from
-from segue.errors import InvalidArgument
+from segue.errors import InvalidArgument, LeaseLost
 from segue.log.options import Duration
 from segue.stores.contract import Outcome, Receipt
 from segue.stores.heartbeat import Heartbeat, Pulse
@@ -217,9 +218,12 @@ class Job:
             return
         if error is None:
             self.ack()
-        elif self._pulse is not None and self._pulse.error is not None:
-            return  # The lease is lost anyway; what went wrong in the block matters more.
-        elif isinstance(error, Exception):
+        else:
+            with contextlib.suppress(LeaseLost):  # What went wrong in the block matters more.
+                self._give_back(error)
+
+    def _give_back(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
             self._holder.nack(self, outcome="fail", reason=f"{type(error).__name__}: {error}")
         else:
             # The program is being stopped: that says nothing about the message.

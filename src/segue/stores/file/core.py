@@ -79,6 +79,8 @@ class QueueCore:
             if not ledger.has_aside and self.lanes.has_aside_on_disk():
                 self.journal.write(events.Opened(ASIDE))
             self._note_rules()
+        if self.journal.damaged:
+            self.journal.set_damage_aside()
 
     # Turns ---------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class QueueCore:
     def begin(self) -> None:
         """Begin a turn: know everything, with nothing left that has expired."""
         if self._closed:
-            raise StoreClosed(f"queue {self.name} is closed")
+            self.require_open()
         journal = self.journal
         journal.writer.begin()
         try:
@@ -127,6 +129,11 @@ class QueueCore:
         finally:
             self.journal.end()
         self.upkeep.run(deletions)
+
+    def require_open(self) -> None:
+        """Raise StoreClosed if the queue was closed."""
+        if self._closed:
+            raise StoreClosed(f"queue {self.name} is closed")
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -185,6 +192,7 @@ class QueueCore:
 
     def look_at_rules(self) -> None:
         """Learn of new rules; costs next to nothing where there are none."""
+        self.require_open()
         if self.journal.rules_changed != self.rules_seen:
             with self.turn():
                 self._note_rules()
@@ -266,12 +274,18 @@ class QueueCore:
         """Return when `signature` is not `seen` any more, or after `seconds`. Not in a turn."""
         waiter = self._waiters.pop() if self._waiters else self.journal.bell.waiter()
         try:
-            waiter.wait(lambda: self._closed or self.signature() != seen, seconds)
+            waiter.wait(lambda: self._has_news(seen), seconds)
         finally:
             if self._closed or len(self._waiters) >= WAITERS_KEPT:
                 waiter.close()
             else:
                 self._waiters.append(waiter)
+
+    def _has_news(self, seen: tuple[int, int]) -> bool:
+        try:
+            return self._closed or self.signature() != seen
+        except ValueError:
+            return True  # Closed by another thread just now.
 
     def set_paused(self, paused: bool) -> None:
         """Stop or go on delivering, for everybody."""
@@ -304,6 +318,7 @@ class QueueCore:
     def close(self) -> None:
         """Let go of every log. What is leased stays leased until it expires."""
         self._closed = True
+        self.is_plain = False
         self.journal.bell.ring()
         while self._waiters:
             self._waiters.pop().close()

@@ -35,7 +35,7 @@ class History:
                 record.payload,
                 record.attr,
                 priority=key.lane,
-                attempt=0,
+                attempt=1,
                 time_us=record.time_us,
             )
 

@@ -89,6 +89,8 @@ class Inspection:
                 for grant in ledger.grants_by_deadline(LEASES_SHOWN_MAX)
                 for offset in ledger.held(grant)
             ][:LEASES_SHOWN_MAX]
+            if core.lanes.has_dead:
+                _ = core.lanes.dead  # Opened, so that its size counts.
             by_priority = {
                 priority: core.end_of(priority) - level.cursor + level.ready_count
                 for priority, level in sorted(ledger.levels.items())
@@ -106,7 +108,7 @@ class Inspection:
                 size_bytes=core.journal.log.size_bytes
                 + sum(lane.log.size_bytes for lane in core.lanes.opened()),
                 pinned_bytes=self._pinned_bytes(),
-                damaged=ledger.totals["damaged"],
+                damaged=ledger.totals["damaged"] + core.journal.damaged,
             )
 
     def _pinned_bytes(self) -> int:

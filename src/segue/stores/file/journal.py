@@ -26,6 +26,8 @@ CHECKPOINT_EVENTS: Final = 16_384
 """A checkpoint is due after so many events, and after more than it will have itself."""
 CHECKPOINT_BATCH: Final = 1_000
 FETCH_EVENTS: Final = 1_024
+EPOCH_START_US: Final = 1_767_225_600_000_000
+"""The start of 2026."""
 EPOCH_SHIFT: Final = 40
 """A token is the place of its lease in the ledger, below the number of the machine's starts."""
 
@@ -206,8 +208,19 @@ class Journal:
         boot = self._place.disk.boot_id()
         if self.ledger.epoch and self.ledger.boot == boot:
             return False
-        self.write(Booted(boot, self.ledger.epoch + 1))
+        # By the calendar, too: so tokens grow even if the ledger was lost.
+        minutes = (self._place.clock() - EPOCH_START_US) // 60_000_000
+        self.write(Booted(boot, max(self.ledger.epoch + 1, minutes)))
         return True
+
+    def set_damage_aside(self) -> None:
+        """Keep what could not be read in quarantine. Not in a turn."""
+        try:
+            report = self.log.repair()
+        except SegueError as error:
+            logger.warning("repair failed path=%s reason=%s", self.log.path, error)
+        else:
+            logger.warning("repaired path=%s report=%s", self.log.path, report)
 
     def events(self) -> Iterator[tuple[Record, Event]]:
         """Yield what the ledger still holds, checkpoints left out."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery import events
@@ -118,7 +119,7 @@ def _letter(record: Record) -> DeadLetter:
             body=body,
             priority=prefix.get("p", 0),
             attempt=deliveries + prefix.get("a", 0),
-            headers=prefix.get("h", {}),
+            headers=MappingProxyType(prefix.get("h", {})),
             key=prefix.get("k"),
             pushed_us=prefix.get("t", 0),
             expires_us=prefix.get("x"),

@@ -67,12 +67,16 @@ class Upkeep:
             if end is None:
                 self._watched.pop(priority, None)
                 continue
+            if ledger.levels[priority].cursor < end:
+                self._watched[priority] = end - 1  # Whoever settles its last message looks again.
+                continue
+            self._watched[priority] = math.inf
             floor = self._floor(priority, lane, end)
-            is_free = floor >= end
-            if is_free:
+            if floor >= end:
                 deletions.append((lane, floor))
-            # If it is still needed, the next look is by count: not at each ack from here on.
-            self._watched[priority] = math.inf if is_free or ledger.floor(priority) < end else end
+                following = lane.log._horizon.following(Offset(floor))
+                if following is not None:
+                    self._watched[priority] = following - 1
         self._add_others(deletions)
         return deletions
 
