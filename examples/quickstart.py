@@ -1,14 +1,13 @@
-"""The quickstart of the README: append, read on, retain."""
+"""The quickstart of the README: a queue and a lock."""
 
-from segue import Log
+import segue
 
-with Log("data/events") as log:
-    log.append(b"created")  # durable when it returns
-    log.append_many([b"paid", b"shipped"])  # one batch, all or nothing
+with segue.open("data") as store:
+    queue = store.queue("mail")
+    queue.push(b"to: ada", priority="high")  # durable when it returns
 
-    with log.reader("mailer") as reader:  # a named, durable place in the log
-        for record in reader:
-            print(record.offset, record.time, record.payload)
-        reader.commit()
+    with queue.lease() as job:  # acked at the end; tried again if this raises or is killed
+        print(job.id, job.attempt, job.body)
 
-    log.cleanup()  # delete what every reader has passed
+    with store.lock("leader", ttl=10) as held:
+        print(held.token)  # grows for ever: a fencing token
