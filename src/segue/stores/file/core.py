@@ -20,7 +20,7 @@ from segue.delivery.ledger import Ledger
 from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
 from segue.delivery.rules import QueueRules
 from segue.errors import SegueError, StoreClosed
-from segue.log.live import PUBLISHED
+from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
 from segue.stores.file.delivering import Delivery
@@ -96,7 +96,9 @@ class QueueCore:
         journal = self.journal
         journal.writer.begin()
         try:
-            journal.catch_up()
+            journal.wrote = False
+            if journal.words[WRITTEN] != journal.applied or not journal.is_read:
+                journal.catch_up()
             ledger = journal.ledger
             if ledger.boot != self._boot or not ledger.epoch:
                 self._restart()

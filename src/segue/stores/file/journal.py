@@ -16,7 +16,7 @@ from segue.delivery.ledger import Ledger
 from segue.errors import OffsetTrimmed, SegueError
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
-from segue.log.live import OWN, WRITTEN
+from segue.log.live import OWN
 from segue.log.record import Record
 from segue.stores.file.place import Place
 
@@ -52,6 +52,8 @@ class Journal:
         self._checkpoint_before = Offset(0)
         self.checkpoint_due = CHECKPOINT_EVENTS
         """The next event after which the state is written down."""
+        self.is_read = False
+        """Whether the ledger has been read at all."""
         self.wrote = False
         """Whether the turn has written anything."""
         self.damaged = 0
@@ -60,10 +62,16 @@ class Journal:
     # Turns ---------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Know what others did. To be called first in a turn, which `writer.begin` begins."""
-        self.wrote = False
-        if self.words[WRITTEN] != self.applied or self._cursor is None:
-            self._follow()
+        """Apply what others wrote since our last turn, in a turn of ours."""
+        end = self.writer.written
+        try:
+            self._apply_up_to(end)
+        except OffsetTrimmed:
+            # We were away for so long that a checkpoint took the place of what we missed.
+            self._start_over()
+            self._apply_up_to(end)
+        self.applied = end
+        self.is_read = True
 
     def end(self) -> None:
         """Let others in."""
@@ -114,17 +122,6 @@ class Journal:
         self.words[OWN] = (self.words[OWN] + 1) & 0xFFFF_FFFF
 
     # Following others ----------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        """Apply what was written since our last turn."""
-        end = self.writer.written
-        try:
-            self._apply_up_to(end)
-        except OffsetTrimmed:
-            # We were away for so long that a checkpoint took the place of what we missed.
-            self._start_over()
-            self._apply_up_to(end)
-        self.applied = end
 
     def _start_over(self) -> None:
         if self._cursor is not None:
