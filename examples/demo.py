@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import segue
 from segue import Log
 from segue.errors import CorruptRecord, SegueError
 
@@ -27,6 +28,17 @@ with Log(sys.argv[1]) as log:
         number += 1
         print(number, flush=True)
 """
+WORKER = """
+import os, signal, sys
+import segue
+with segue.open(sys.argv[1]) as store:
+    for job in store.queue("orders").consume(ttl=0.5, wait=1.5):
+        if job.body == b"poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        print(job.id, job.attempt, flush=True)
+"""
+WORKERS = 3
+ORDERS = 2_000
 SEGMENT_BYTES = 16 * 1024
 
 
@@ -55,6 +67,33 @@ def survive_a_kill(path: Path) -> None:
     say(f"a writer was killed after {acknowledged} acknowledged appends; {found} records are there")
     if found < acknowledged:
         raise SystemExit("records were lost")
+
+
+def work_through_a_queue(path: Path) -> None:
+    """Workers share a queue, and whoever meets the poisoned message dies. Nothing is lost."""
+    rules = segue.QueueRules(max_deliveries=WORKERS - 1)
+    with segue.open(path) as store:
+        queue = store.queue("orders", rules)
+        queue.push_many([b"order %d" % number for number in range(ORDERS // 2)])
+        queue.push(b"poison")
+        queue.push_many([b"order %d" % number for number in range(ORDERS // 2)])
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, str(path)], stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(WORKERS)
+        ]
+        deliveries = [
+            line.split() for worker in workers for line in worker.communicate()[0].split("\n")
+        ]
+        done = {delivery[0] for delivery in deliveries if delivery}
+        killed = sum(worker.returncode == -signal.SIGKILL for worker in workers)
+        (letter,) = queue.dead_letters()
+        say(f"{len(done)} of {ORDERS} orders done by {WORKERS} workers, {killed} of them killed")
+        say(f"the message that killed them is a dead letter: {letter.cause}, {letter.reason}")
+        say(f"what is left in the queue: {queue.count()}")
+        if len(done) != ORDERS or queue.count().total:
+            raise SystemExit("messages were lost or are stuck")
 
 
 def share_between_readers(path: Path) -> None:
@@ -109,6 +148,7 @@ def main() -> None:
     """Run every part."""
     logging.basicConfig(level=logging.ERROR)  # The damage below is done on purpose.
     parts: list[Callable[[Path], None]] = [
+        work_through_a_queue,
         survive_a_kill,
         share_between_readers,
         read_as_columns,
