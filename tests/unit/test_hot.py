@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from segue.log import hot_python, slots
 from segue.log.live import PUBLISHED, SEGMENT, STATE, WRITTEN
+from segue.log.record import Record
 
 if os.environ.get("CI"):
     compiled = importlib.import_module("segue.log._hot")  # There is a compiler: it must be built.
@@ -134,3 +135,51 @@ def test_words_are_published_only_when_asked_for() -> None:
 def test_both_twins_measure_the_same(payloads: list[object]) -> None:
     """The lengths of bytes; nothing if anything else is among them."""
     assert compiled.measure_batch(payloads) == hot_python.measure_batch(payloads)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=50), UNSIGNED_64, st.booleans()), max_size=20),
+    st.data(),
+)
+def test_both_twins_read_the_same_records(
+    records: list[tuple[bytes, int, bool]], data: st.DataObject
+) -> None:
+    """Removed ones left out, whatever run is asked for."""
+    segment = bytearray(SIZE)
+    position = 8_192
+    for index, (payload, attr, removed) in enumerate(records):
+        segment[position : position + len(payload)] = payload
+        link = slots.REMOVED if removed else 0
+        body = slots.pack_body(7, attr, position, len(payload), link, 0, 0)
+        at = slots.slot_position(index)
+        segment[at : at + len(body)] = body
+        position += len(payload)
+    first = data.draw(st.integers(0, len(records)))
+    stop = data.draw(st.integers(first, len(records)))
+    found, same = (
+        twin.read_records(Record, bytes(segment), first, stop, 1_000)
+        for twin in (compiled, hot_python)
+    )
+
+    assert found == same
+    assert [type(record) for record in found] == [Record] * len(found)
+    assert [record.payload for record in found] == [
+        payload for payload, _, removed in records[first:stop] if not removed
+    ]
+
+
+@pytest.mark.parametrize(("index", "stop"), [(-1, 1), (2, 1), (0, 1 << 40)])
+def test_reading_outside_a_segment_is_refused(index: int, stop: int) -> None:
+    """The compiled twin trusts no number it is given."""
+    with pytest.raises(ValueError, match="outside"):
+        compiled.read_records(Record, bytes(SIZE), index, stop, 0)
+
+
+def test_a_payload_that_lies_outside_its_segment_is_refused() -> None:
+    """The compiled twin trusts no bytes it is given."""
+    segment = bytearray(SIZE)
+    body = slots.pack_body(7, 0, SIZE - 4, 5, 0, 0, 0)
+    segment[slots.slot_position(0) : slots.slot_position(0) + len(body)] = body
+
+    with pytest.raises(ValueError, match="outside"):
+        compiled.read_records(Record, bytes(segment), 0, 1, 0)

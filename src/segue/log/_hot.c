@@ -17,6 +17,7 @@
 #define PUBLISHED 5
 #define STATE 7
 #define SHORT_BYTES 256
+#define REMOVED (1U << 24)
 #define NO_ROOM (-1L)
 
 static uint32_t crc_table[8][256];
@@ -373,7 +374,72 @@ measure_batch(PyObject *Py_UNUSED(module), PyObject *payloads)
     return lengths;
 }
 
+/* A record as the named tuple it is. Takes the reference to each field, also when it fails. */
+static PyObject *
+make_record(PyTypeObject *type, PyObject *offset, PyObject *time_us, PyObject *attr,
+            PyObject *payload)
+{
+    PyObject *fields[4] = {offset, time_us, attr, payload};
+    PyObject *record = offset && time_us && attr && payload ? type->tp_alloc(type, 4) : NULL;
+    for (int place = 0; place < 4; place++)
+        if (record != NULL)
+            PyTuple_SET_ITEM(record, place, fields[place]);
+        else
+            Py_XDECREF(fields[place]);
+    return record;
+}
+
+/* read_records(record_type, segment, index, stop, first_offset) -> list of records */
+static PyObject *
+read_records(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyTypeObject *type;
+    PyObject *segment;
+    Py_ssize_t index, stop;
+    unsigned long long first_offset;
+    if (!PyArg_ParseTuple(args, "O!OnnK", &PyType_Type, &type, &segment, &index, &stop,
+                          &first_offset))
+        return NULL;
+    if (!PyType_IsSubtype(type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "a record is a tuple");
+        return NULL;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *records = NULL;
+    if (index < 0 || stop < index || stop > (view.len - HEADER_BYTES) / SLOT_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "outside the segment");
+        goto done;
+    }
+    records = PyList_New(0);
+    const char *base = view.buf;
+    for (Py_ssize_t place = index; records != NULL && place < stop; place++) {
+        struct slot slot;
+        memcpy(&slot, base + HEADER_BYTES + place * SLOT_BYTES, SLOT_BYTES);
+        if (slot.link & REMOVED)
+            continue;
+        if ((unsigned long long)slot.position + slot.length > (unsigned long long)view.len) {
+            PyErr_SetString(PyExc_ValueError, "a payload lies outside the segment");
+            Py_CLEAR(records);
+            break;
+        }
+        PyObject *record = make_record(
+            type, PyLong_FromUnsignedLongLong(first_offset + (unsigned long long)place),
+            PyLong_FromLongLong(slot.time_us), PyLong_FromUnsignedLongLong(slot.attr),
+            PyBytes_FromStringAndSize(base + slot.position, slot.length));
+        if (record == NULL || PyList_Append(records, record) < 0)
+            Py_CLEAR(records);
+        Py_XDECREF(record);
+    }
+done:
+    PyBuffer_Release(&view);
+    return records;
+}
+
 static PyMethodDef module_methods[] = {
+    {"read_records", read_records, METH_VARARGS,
+     "Return records `index` to `stop` of a mapped segment; removed ones are left out."},
     {"measure_batch", measure_batch, METH_O,
      "Return the length of each payload, or None unless all are bytes."},
     {"encode_batch", (PyCFunction)(void (*)(void))encode_batch, METH_VARARGS | METH_KEYWORDS,

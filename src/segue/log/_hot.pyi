@@ -1,5 +1,8 @@
 import mmap
 from collections.abc import Sequence
+from typing import TypeVar
+
+_Record = TypeVar("_Record", bound=tuple[object, ...])
 
 class HotTail:
     segment: int
@@ -30,4 +33,12 @@ def encode_batch(
     key: int,
     seed: int,
 ) -> bytes: ...
+def read_records(
+    record_type: type[_Record],
+    segment: mmap.mmap | memoryview | bytes,
+    index: int,
+    stop: int,
+    first_offset: int,
+    /,
+) -> list[_Record]: ...
 def measure_batch(payloads: list[object]) -> list[int] | None: ...

@@ -21,9 +21,11 @@ if TYPE_CHECKING or not COMPILED:
     HotTail = hot_python.HotTail
     encode_batch = slots.encode_batch
     measure_batch = hot_python.measure_batch
+    read_records = hot_python.read_records
 else:
     HotTail = _hot.HotTail
     encode_batch = _hot.encode_batch
     measure_batch = _hot.measure_batch
+    read_records = _hot.read_records
 
-__all__ = ["COMPILED", "NO_ROOM", "HotTail", "encode_batch", "measure_batch"]
+__all__ = ["COMPILED", "NO_ROOM", "HotTail", "encode_batch", "measure_batch", "read_records"]

@@ -5,16 +5,18 @@
 
 import mmap
 from collections.abc import Sequence
-from typing import Final, cast
+from itertools import count as count_from
+from typing import Final, TypeVar, cast
 
 from segue.log.checksum import SHORT_BYTES, crc32_bulk, crc32_short
 from segue.log.layout import HEADER_BYTES, SLOT_BYTES
 from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WRITTEN
-from segue.log.slots import pack_body, pack_crc
+from segue.log.slots import REMOVED, pack_body, pack_crc, slot_position, unpack_slots
 
 NO_ROOM: Final = -1
 
 _BYTES: Final = frozenset({bytes})
+_Record = TypeVar("_Record", bound=tuple[object, ...])
 
 
 class HotTail:
@@ -83,6 +85,26 @@ class HotTail:
     def detach(self) -> None:
         """Let go of the mapping."""
         self._mapping = None
+
+
+def read_records(
+    record_type: type[_Record],
+    segment: mmap.mmap | memoryview | bytes,
+    index: int,
+    stop: int,
+    first_offset: int,
+) -> list[_Record]:
+    """Return records `index` to `stop` of a mapped segment; removed ones are left out."""
+    make = tuple.__new__
+    view = memoryview(segment)
+    with view, view[slot_position(index) : slot_position(stop)] as table:
+        return [
+            make(record_type, (offset, time_us, attr, bytes(view[position : position + length])))
+            for offset, (time_us, attr, position, length, link, _, _, _) in zip(
+                count_from(first_offset + index), unpack_slots(table), strict=False
+            )
+            if not link & REMOVED
+        ]
 
 
 def measure_batch(payloads: Sequence[object]) -> list[int] | None:

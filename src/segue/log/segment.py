@@ -5,13 +5,13 @@ import os
 import time
 from bisect import bisect_left
 from contextlib import ExitStack
-from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
 from segue.errors import CorruptRecord, RecordRemoved
 from segue.log import slots
 from segue.log.disk import Disk, reading_errors
+from segue.log.hot import read_records
 from segue.log.layout import (
     HEADER_BYTES,
     SLOT_BYTES,
@@ -146,17 +146,7 @@ class SegmentView:
 
     def records(self, index: int, stop: int) -> list[Record]:
         """Return records `index` to `stop`, all checked before; removed ones are left out."""
-        mapping = self._mapping
-        table = self.view[slots.slot_position(index) : slots.slot_position(stop)]
-        removed = slots.REMOVED
-        make = tuple.__new__
-        return [
-            make(Record, (offset, time_us, attr, mapping[position : position + length]))
-            for offset, (time_us, attr, position, length, link, _, _, _) in zip(
-                count_from(self.first_offset + index), slots.unpack_slots(table), strict=False
-            )
-            if not link & removed
-        ]
+        return read_records(Record, self._mapping, index, stop, self.first_offset)
 
     def index_at(self, time_us: int, stop: int) -> int:
         """Return the first index, up to `stop`, whose record is not older than `time_us`."""
