@@ -7,6 +7,7 @@ dead/               dead letters
 
 import threading
 from contextlib import ExitStack
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ UNREADABLE: Final = (OffsetOutOfRange, RecordRemoved, CorruptRecord, CorruptSegm
 """What reading a message may come to: it was lost to a power cut, removed or damaged."""
 READ_AHEAD_ITEMS: Final = 256
 READ_AHEAD_BYTES: Final = 256 * 1024
+SIZE_SAMPLE: Final = 16
+"""Every so-manieth message is measured to know how large they are."""
 
 
 def is_damage(error: SegueError) -> bool:
@@ -76,17 +79,14 @@ class Lane:
         cursor.offset = Offset(first + len(records))
         while len(records) < most and (more := cursor.fetch(most - len(records))):
             records += more  # A call ends where a segment does.
-        wanted = first
-        for place, record in enumerate(records):
-            if record.offset != wanted:
-                del records[place:]
-                break
-            wanted += 1
+        if records and records[-1].offset != first + len(records) - 1:
+            records = _without_gap(records, first)
         self.ahead = records
         self.base = first
         if records:
             # What is held in memory has a limit, also where messages are large.
-            size_bytes = sum(len(record.payload) for record in records) // len(records) + 1
+            some = records[::SIZE_SAMPLE]
+            size_bytes = sum(len(record.payload) for record in some) // len(some) + 1
             self._items = max(1, min(READ_AHEAD_ITEMS, READ_AHEAD_BYTES // size_bytes))
 
     def next_readable(self, first: int) -> int:
@@ -112,6 +112,16 @@ class Lane:
     def close(self) -> None:
         self._cursor.close()
         self.log.close()
+
+
+def _without_gap(records: list[Record], first: int) -> list[Record]:
+    """Return the records that follow each other from `first` on."""
+    return [
+        record
+        for _, record in takewhile(
+            lambda pair: pair[0] == pair[1].offset, zip(count(first), records, strict=False)
+        )
+    ]
 
 
 class Lanes:

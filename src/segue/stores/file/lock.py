@@ -100,6 +100,9 @@ class LockCore:
                 self._follower = follower
                 return
             except OffsetTrimmed:
+                # We were away for so long that a snapshot took the place of what we missed.
+                if follower is not None:
+                    follower.close()
                 if not looks_left:
                     raise
 

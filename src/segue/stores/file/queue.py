@@ -230,14 +230,18 @@ class FileQueue:
         core = self._core
         with core.turn():
             lost = core.settling.ack_many(leases)
+        if not lost:
+            for job in taken:
+                if type(job) is Job:
+                    job.settle()
+            return
         receipts = {error.receipt for error in lost}
         for job in taken:
-            if type(job) is Job and not (receipts and job.receipt in receipts):
+            if type(job) is Job and job.receipt not in receipts:
                 job.settle()
-        if lost:
-            error = lost[0]
-            error.lost = tuple(each.receipt for each in lost)
-            raise error
+        error = lost[0]
+        error.lost = tuple(each.receipt for each in lost)
+        raise error
 
     def nack(
         self,
