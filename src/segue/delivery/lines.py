@@ -260,7 +260,7 @@ class Lines:
 
     def _line_up(self, lane: int, offset: int, rest: Rest) -> None:
         # What was in line before everything aside; aside by the time it was to be ready.
-        rank = rest.not_before_us if lane == ASIDE else 0
+        rank = max(1, rest.not_before_us) if lane == ASIDE else 0
         level = self._level(rest.priority)
         heapq.heappush(level.ready, (rank, offset, next(self._numbers), lane, rest))
 

@@ -112,7 +112,7 @@ class Appender(ActiveSegment):
         batch, lengths = checked_batch(
             payloads,
             self.payload_bytes_max,
-            max(self._limits.items_max, self._tail.header.items_max),
+            self.batch_items_max,
         )
         if attrs is not None:
             attrs = tuple(attrs)  # Another thread may change the caller's list.
@@ -284,16 +284,10 @@ class Appender(ActiveSegment):
             if self._awaited[WAITING]:
                 self.bell.ring()
 
-    def require_room(self, count: int, size_bytes: int) -> None:
-        """Raise BatchTooLarge if so many records can never be one batch here."""
-        items_max = max(self._limits.items_max, self._tail.header.items_max)
-        if count > items_max:
-            raise BatchTooLarge(f"a batch has at most {items_max} records here")
-        if size_bytes > self.payload_bytes_max:
-            raise BatchTooLarge(
-                f"a batch of {size_bytes} bytes does not fit: at most "
-                f"{self.payload_bytes_max} bytes here"
-            )
+    @property
+    def batch_items_max(self) -> int:
+        """How many records a batch may still have."""
+        return max(self._limits.items_max, self._tail.header.items_max)
 
     def sync(self, end: int) -> None:
         """Return once every record before `end` is on the device."""

@@ -152,7 +152,8 @@ class Queue(Protocol):
     ) -> list[MessageId]:
         """Push all items, or none if one of them is bad or does not fit; return their ids.
 
-        Those of one priority are one batch, kept or lost together. A crash can part priorities.
+        Those of one priority are one batch, kept or lost together, unless they are more than fit
+        in a segment. A crash can part batches, and so can a full disk.
         """
 
     def pop(self, *, wait: Duration | None = 0) -> Message | None:

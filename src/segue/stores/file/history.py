@@ -9,7 +9,7 @@ from segue.delivery.message import Key, Message, Prefix, message_from, pack_mess
 from segue.delivery.priority import Priority, priority_from
 from segue.errors import InvalidArgument
 from segue.log.record import Record
-from segue.stores.file.pushing import Pusher
+from segue.stores.file.pushing import Letter, Pusher
 from segue.stores.job import message_id
 
 if TYPE_CHECKING:
@@ -68,17 +68,14 @@ class History:
         )
         pushed = 0
         while batch := list(islice(records, BATCH)):
-            by_lane: dict[int, list[tuple[bytes, int]]] = {}
+            letters: list[Letter] = []
             for key, record in batch:
                 prefix, body = unpack_prefix(record.payload, record.attr)
                 again: Prefix = {**prefix, "a": prefix.get("a", 0) + 1}
                 # It would be taken for a duplicate, or for late: it is meant to come once more.
                 again.pop("k", None)
                 again.pop("x", None)
-                by_lane.setdefault(key.lane, []).append(pack_message(body, again))
-            for number, packed in by_lane.items():
-                core.lane(number).log.append_many(
-                    [payload for payload, _ in packed], attrs=[attr for _, attr in packed]
-                )
+                letters.append(Letter(key.lane, *pack_message(body, again)))
+            self._pusher.append(letters)
             pushed += len(batch)
         return pushed

@@ -1,7 +1,7 @@
 """Pushing: what is looked at before a message is appended, and where it goes."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from segue.delivery import events
@@ -18,6 +18,7 @@ from segue.delivery.message import (
 )
 from segue.delivery.priority import priority_from
 from segue.errors import InvalidArgument, QueueFull
+from segue.log import Log
 from segue.log.options import Duration, microseconds_from
 from segue.log.payloads import checked_payload
 from segue.stores.contract import Item
@@ -36,8 +37,16 @@ class Letter:
 
     __slots__ = ("attr", "digest", "key", "lane", "payload")
 
-    def __init__(self, item: Item, now_us: int) -> None:
-        """Raises InvalidArgument, before anything is written."""
+    def __init__(self, lane: int, payload: bytes, attr: int, digest: bytes | None = None) -> None:
+        self.lane = lane
+        self.payload = payload
+        self.attr = attr
+        self.digest = digest
+        self.key = Key(0, 0)
+
+    @classmethod
+    def of(cls, item: Item, now_us: int) -> "Letter":
+        """Lay out an item. Raises InvalidArgument, before anything is written."""
         priority = priority_from(item.priority)
         body = body_from(item.body)
         prefix: Prefix = {}
@@ -51,14 +60,13 @@ class Letter:
         key = key_from(item.key)
         if key is not None:
             prefix["k"] = key
-        self.lane = priority
+        lane = priority
         if delay_us:
             prefix["n"] = now_us + delay_us
             prefix["p"] = priority
-            self.lane = ASIDE
-        self.digest = None if key is None else digest_of(key)
-        self.payload, self.attr = pack_message(body, prefix)
-        self.key = Key(0, 0)
+            lane = ASIDE
+        digest = None if key is None else digest_of(key)
+        return cls(lane, *pack_message(body, prefix), digest)
 
 
 def _positive(duration: Duration | None, name: str) -> int | None:
@@ -86,13 +94,13 @@ class Pusher:
         if ids is not None:
             return ids
         letters = [
-            Letter(item if isinstance(item, Item) else Item(body=item), now_us) for item in items
+            Letter.of(item if isinstance(item, Item) else Item(body=item), now_us) for item in items
         ]
         if not letters:
             return []
-        self._require_room(letters)
+        self._require_fit(letters)
         if self._core.is_plain and all(letter.digest is None for letter in letters):
-            self._append(letters)
+            self.append(letters)
         else:
             self._push_in_turn(letters, wait_us)
         return [message_id(*letter.key) for letter in letters]
@@ -103,26 +111,31 @@ class Pusher:
         core.look_at_rules()
         if not core.is_plain or not items or set(map(type, items)) != _BYTES:
             return None
-        first = core.lane(0).log.append_many(cast("list[bytes]", items))
+        log = core.lane(0).log
+        bodies = cast("list[bytes]", items)
+        if len(bodies) > log.writer.batch_items_max or (
+            sum(map(len, bodies)) > log.writer.payload_bytes_max
+        ):
+            return None
+        first = log.append_many(bodies)
         ids = [f"0-{offset}" for offset in range(first, first + len(items))]
         return cast("list[MessageId]", ids)  # A call each would cost as much as the push.
 
-    def _require_room(self, letters: list[Letter]) -> None:
+    def _require_fit(self, letters: list[Letter]) -> None:
         """Refuse what never fits before any of it is written."""
         for lane, group in _by_lane(letters).items():
-            writer = self._core.lane(lane).log.writer
-            size_bytes_max = writer.payload_bytes_max
+            size_bytes_max = self._core.lane(lane).log.writer.payload_bytes_max
             for letter in group:
                 checked_payload(letter.payload, size_bytes_max)
-            writer.require_room(len(group), sum(len(letter.payload) for letter in group))
 
-    def _append(self, letters: list[Letter]) -> None:
+    def append(self, letters: list[Letter]) -> None:
         """Append what may be appended at any time."""
         for lane, group in _by_lane(letters).items():
-            self._append_group(lane, group)
+            log = self._core.lanes.open(lane).log
+            for batch in _batches(group, log.writer.batch_items_max, log.writer.payload_bytes_max):
+                self._append_batch(lane, log, batch)
 
-    def _append_group(self, lane: int, group: list[Letter]) -> None:
-        log = self._core.lanes.open(lane).log
+    def _append_batch(self, lane: int, log: Log, group: list[Letter]) -> None:
         if len(group) == 1:
             first = log.append(group[0].payload, attr=group[0].attr)
         else:
@@ -140,7 +153,7 @@ class Pusher:
             with core.turn():
                 fresh = self._leave_out_known(letters)
                 if not fresh or self._make_space(len(fresh)):
-                    self._append(fresh)
+                    self.append(fresh)
                     self._note_keys(fresh)
                     break
                 seen = core.signature()
@@ -229,6 +242,21 @@ class Pusher:
             rules = core.ledger.rules
             raise QueueFull(queue=core.name, capacity=rules.capacity or 0)
         core.wait_for_news(seen, left)
+
+
+def _batches(letters: list[Letter], items_max: int, size_bytes_max: int) -> Iterator[list[Letter]]:
+    """Yield letters as few batches that each fit in a segment; mostly that is one."""
+    batch: list[Letter] = []
+    size_bytes = 0
+    for letter in letters:
+        size_bytes += len(letter.payload)
+        if batch and (len(batch) == items_max or size_bytes > size_bytes_max):
+            yield batch
+            batch = []
+            size_bytes = len(letter.payload)
+        batch.append(letter)
+    if batch:
+        yield batch
 
 
 def _by_lane(letters: list[Letter]) -> dict[int, list[Letter]]:
