@@ -203,6 +203,10 @@ class Keyed(NamedTuple):
     offset: int
 
 
+class Removed(NamedTuple):
+    """The queue is to be deleted: nobody may push to it any more."""
+
+
 class Parked(NamedTuple):
     """A message waits."""
 
@@ -264,6 +268,7 @@ Event = (
     | Opened
     | Booted
     | Keyed
+    | Removed
     | Parked
     | Placed
     | Kept
@@ -416,6 +421,7 @@ _CODECS: Final[dict[int, tuple[type[Event], _Codec]]] = {
     16: (Opened, _plain(Opened, "<I")),
     17: (Booted, _plain(Booted, "<QI")),
     18: (Keyed, _plain(Keyed, "<16sqIQ")),
+    19: (Removed, (lambda _: b"", lambda _: Removed())),
     32: (Parked, (_encode_parked, _decode_parked)),
     33: (Placed, _plain(Placed, "<IQBQ")),
     34: (Kept, _plain(Kept, "<QQ")),

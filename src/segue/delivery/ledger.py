@@ -41,6 +41,7 @@ class Ledger(Lines):
         self.rules = QueueRules()
         self.is_configured = False
         self.paused = False
+        self.is_removed = False
         self.boot = 0
         self.epoch = 0
         self.aside_next = 0
@@ -331,6 +332,9 @@ class Ledger(Lines):
         self.keys[digest] = (until_us, lane, offset)
         heapq.heappush(self._keys_due, (until_us, digest))
 
+    def _apply_removed(self, event: events.Removed) -> None:
+        self.is_removed = True
+
     def _apply_parked(self, event: events.Parked) -> None:
         lane, offset, priority, attempt, since, not_before_us, cause, reason = event
         rest = Rest(priority, attempt, since, not_before_us, cause, reason)
@@ -431,6 +435,7 @@ _APPLY: dict[type[Event], Callable[[Ledger, Event], None]] = {
         events.Opened: "_apply_opened",
         events.Booted: "_apply_booted",
         events.Keyed: "_apply_keyed",
+        events.Removed: "_apply_removed",
         events.Parked: "_apply_parked",
         events.Placed: "_apply_placed",
         events.Kept: "_apply_kept",

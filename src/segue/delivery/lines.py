@@ -201,7 +201,7 @@ class Lines:
     def grants_by_deadline(self, most: int) -> list[Grant]:
         """Return the leases that end first."""
         live = {
-            grant.token << 64 | grant.first: grant
+            id(grant): grant
             for deadline_us, _, grant in self.deadlines
             if grant.count and grant.deadline_us == deadline_us
         }

@@ -129,7 +129,10 @@ def body_from(body: Body) -> bytes:
     if type(body) is bytes:
         return body
     if isinstance(body, str):
-        return body.encode()
+        try:
+            return body.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument("a body must be valid text, or bytes") from None
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise InvalidArgument(f"a body is bytes or text, not {type(body).__name__}")

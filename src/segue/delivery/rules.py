@@ -1,7 +1,6 @@
 """The settings of a queue, checked. They are kept in the ledger, so everybody has the same."""
 
 import json
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Final, Literal, get_args
 
@@ -21,6 +20,8 @@ LEASE_SECONDS_MIN: Final = 0.001
 LEASE_SECONDS_MAX: Final = 7 * 86_400.0
 STRICT_LEASE_SECONDS_MIN: Final = 1.0
 STRICT_LEASE_SECONDS_MAX: Final = 300.0
+SECONDS_MAX: Final = 100 * 365 * 86_400.0
+"""No duration is longer: a hundred years."""
 DELIVERIES_MAX_DEFAULT: Final = 20
 DEDUPLICATION_SECONDS_DEFAULT: Final = 300.0
 SEGMENT_SIZE_DEFAULT: Final = 100
@@ -112,12 +113,11 @@ class QueueRules:
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
 
-def _check_seconds(name: str, value: float, least: float, most: float = math.inf) -> None:
+def _check_seconds(name: str, value: float, least: float, most: float = SECONDS_MAX) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(f"{name} must be seconds: {value!r}")
-    if not least <= value <= most or not math.isfinite(value):
-        limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise InvalidArgument(f"{name} must be {limits} seconds: {value!r}")
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name} must be from {least:g} to {most:g} seconds: {value!r}")
 
 
 def _check_count(name: str, value: int | None, *, least: int = 1, most: int = 1 << 53) -> None:

@@ -6,8 +6,9 @@ from threading import Event
 from types import TracebackType
 from typing import Protocol, Self
 
-from segue.errors import InvalidArgument, SegueError
-from segue.log.options import Duration, microseconds_from
+from segue.errors import InvalidArgument, QueueLocked, SegueError
+from segue.log.options import Duration
+from segue.stores.arguments import duration_us
 from segue.stores.job import Job
 
 STOP_SECONDS = 0.25
@@ -43,11 +44,12 @@ class Consumer:
         owner: str | None,
         stop: Event | None,
     ) -> None:
+        self._closed = True  # Until there is something to close.
         if type(prefetch) is not int or prefetch < 1:
             raise InvalidArgument(f"prefetch must be a whole number of at least 1: {prefetch!r}")
         self._queue = queue
         self._ttl = ttl
-        self._wait_us = microseconds_from(wait, name="wait")
+        self._wait_us = duration_us(wait, name="wait")
         self._prefetch = prefetch
         self._owner = owner
         self._stopping = stop or Event()
@@ -83,9 +85,12 @@ class Consumer:
             step_us = round(STOP_SECONDS * 1_000_000)
             if self._wait_us is not None:
                 step_us = min(step_us, self._wait_us - waited_us)
-            jobs = self._queue.lease_many(
-                self._prefetch, ttl=self._ttl, wait=step_us / 1_000_000, owner=self._owner
-            )
+            try:
+                jobs = self._queue.lease_many(
+                    self._prefetch, ttl=self._ttl, wait=step_us / 1_000_000, owner=self._owner
+                )
+            except QueueLocked:
+                jobs = []  # Somebody else's turn: ours comes.
             for job in jobs:
                 job.keep_alive()
             waited_us += step_us

@@ -16,6 +16,7 @@ from segue.stores.heartbeat import Heartbeat, Pulse
 class Holder(Protocol):
     """What a job needs of its queue."""
 
+    name: str
     heartbeat: Heartbeat
 
     def ack(self, job: "Job | Receipt") -> None: ...
@@ -42,11 +43,11 @@ class Job:
     __slots__ = (
         "_attempt",
         "_attr",
-        "_holder",
         "_message",
         "_payload",
         "_pulse",
         "_time_us",
+        "holder",
         "is_settled",
         "lane",
         "offset",
@@ -68,7 +69,7 @@ class Job:
         attr: int,
         time_us: int,
     ) -> None:
-        self._holder = holder
+        self.holder = holder
         self.lane = lane
         self.offset = offset
         self.token = token
@@ -147,27 +148,27 @@ class Job:
     def ack(self) -> None:
         """Say that the work is done. Raises LeaseLost."""
         self._require_held()
-        self._holder.ack(self)
+        self.holder.ack(self)
 
     def release(self, *, delay: Duration | None = None) -> None:
         """Give the message back as if it had never been taken. Raises LeaseLost."""
         self._require_held()
-        self._holder.nack(self, outcome="release", delay=delay)
+        self.holder.nack(self, outcome="release", delay=delay)
 
     def fail(self, reason: str = "", *, delay: Duration | None = None) -> None:
         """Have the message tried again, after `delay` or a backoff. Raises LeaseLost."""
         self._require_held()
-        self._holder.nack(self, outcome="fail", delay=delay, reason=reason)
+        self.holder.nack(self, outcome="fail", delay=delay, reason=reason)
 
     def bury(self, reason: str = "") -> None:
         """Move the message to the dead letters. Raises LeaseLost."""
         self._require_held()
-        self._holder.nack(self, outcome="dead", reason=reason)
+        self.holder.nack(self, outcome="dead", reason=reason)
 
     def extend(self, *, ttl: Duration | None = None) -> None:
         """Hold the message for `ttl` from now. Raises LeaseLost."""
         self._require_held()
-        self._holder.extend(self, ttl=ttl)
+        self.holder.extend(self, ttl=ttl)
 
     def check(self) -> None:
         """Raise LeaseLost if the lease is known to be lost; asks nobody."""
@@ -189,8 +190,8 @@ class Job:
     def keep_alive(self) -> None:
         """Renew the lease in the background until it is settled."""
         if self._pulse is None and not self.is_settled:
-            self._pulse = self._holder.heartbeat.start(
-                lambda: self._holder.extend(self), self.ttl_seconds
+            self._pulse = self.holder.heartbeat.start(
+                lambda: self.holder.extend(self), self.ttl_seconds
             )
 
     def let_go(self) -> None:
@@ -201,7 +202,7 @@ class Job:
     def drop(self) -> None:
         """Give the message back soon, unless it is settled. Takes no lock."""
         if not self.is_settled:
-            self._holder.heartbeat.dropped.append(self.release)
+            self.holder.heartbeat.dropped.append(self.release)
 
     def __enter__(self) -> Self:
         self.keep_alive()
@@ -224,10 +225,10 @@ class Job:
 
     def _give_back(self, error: BaseException) -> None:
         if isinstance(error, Exception):
-            self._holder.nack(self, outcome="fail", reason=f"{type(error).__name__}: {error}")
+            self.holder.nack(self, outcome="fail", reason=f"{type(error).__name__}: {error}")
         else:
             # The program is being stopped: that says nothing about the message.
-            self._holder.nack(self, outcome="release")
+            self.holder.nack(self, outcome="release")
 
     def __repr__(self) -> str:
         return f"<Job {self.receipt} attempt={self.attempt}>"

@@ -291,7 +291,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 def _shown(value: object) -> str | int | None:
     if value is None or type(value) is int:
-        return cast("int | None", value)
+        return value
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX
 from segue.delivery.ledger import Ledger
 from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
 from segue.delivery.rules import QueueRules
-from segue.errors import SegueError, StoreClosed
+from segue.errors import SegueError, StorageError, StoreClosed
 from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
@@ -41,10 +41,14 @@ ABSORB_ITEMS: Final = 10_000
 """How many messages pushed with a delay are taken in with one event."""
 
 
+class QueueRemoved(StoreClosed):
+    """The queue was deleted by somebody, here or in another process."""
+
+
 class QueueCore:
     """The queue itself. Safe from any thread."""
 
-    def __init__(self, name: str, path: Path, place: Place) -> None:
+    def __init__(self, name: str, path: Path, place: Place, *, epoch_min: int = 1) -> None:
         self.name = name
         self.path = path
         self.place = place
@@ -59,6 +63,7 @@ class QueueCore:
         self._ticks = place.ticks
         self._waiters: list[Waiter] = []
         self._boot = place.disk.boot_id()
+        self._epoch_min = epoch_min
         self._closed = False
         self.rules_seen = -1
         self.is_plain = False
@@ -100,6 +105,8 @@ class QueueCore:
             if journal.words[WRITTEN] != journal.applied or not journal.is_read:
                 journal.catch_up()
             ledger = journal.ledger
+            if ledger.is_removed:
+                raise QueueRemoved(f"queue {self.name} was removed")
             if ledger.boot != self._boot or not ledger.epoch:
                 self._restart()
             if ledger.has_aside and self.lanes.aside.end != ledger.aside_next:
@@ -151,7 +158,7 @@ class QueueCore:
         ledger = self.journal.ledger
         for grant in ledger.grants_by_deadline(ledger.grants):
             self.settling.expire(grant)
-        self.journal.note_boot()
+        self.journal.note_boot(self._epoch_min)
         self.journal.sync()  # Tokens must not come again, even if the power fails next.
 
     def _absorb(self) -> None:
@@ -315,6 +322,16 @@ class QueueCore:
         found = self.journal.ledger.find(key)
         return 0 if found is None else found.priority
 
+    # Removing ------------------------------------------------------------------------------
+
+    def remove(self) -> int:
+        """Have nobody push any more, so that the queue can be deleted; return its epoch."""
+        with self.turn():
+            epoch = self.ledger.epoch
+            self.journal.write(events.Removed())
+            self.journal.say_rules_changed()  # Whoever pushes looks, and finds out.
+        return epoch
+
     # Closing -------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -324,7 +341,8 @@ class QueueCore:
         self.journal.bell.ring()
         while self._waiters:
             self._waiters.pop().close()
-        try:
-            self.lanes.close()
-        finally:
-            self.journal.close()
+        with suppress(StorageError) if self.journal.ledger.is_removed else nullcontext():
+            try:
+                self.lanes.close()
+            finally:
+                self.journal.close()

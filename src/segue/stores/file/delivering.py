@@ -267,7 +267,10 @@ class Delivery:
             if until_us > self._clock():
                 self._journal.write(events.Keyed(digest, until_us, *key))
             return False
-        return known[0] > record.time_us and (known[1], known[2]) != key
+        # Either may be the one that was noted: of two that are close the other is the duplicate.
+        window_us = round(ledger.rules.dedup_window * 1_000_000)
+        apart_us = abs(known[0] - window_us - record.time_us)
+        return apart_us < window_us and (known[1], known[2]) != key
 
     def _outlive(self, key: Key, record: Record) -> None:
         ledger = self._journal.ledger

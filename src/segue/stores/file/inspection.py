@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.events import ASIDE, Take
-from segue.delivery.message import Key, Message, message_from
+from segue.delivery.message import HAS_TTL, Key, Message, message_from
 from segue.errors import Damage, OffsetOutOfRange, RecordRemoved
 from segue.log.layout import Offset
 from segue.log.record import Record
@@ -46,7 +46,8 @@ class Inspection:
             now_us = core.place.clock()
             for key, record, attempt in self._waiting():
                 message = core.message(key, record, attempt)
-                if message.expires_us is None or message.expires_us > now_us:
+                # Who was redriven has outlived its time to live, and comes all the same.
+                if not record.attr & HAS_TTL or (message.expires_us or 0) > now_us:
                     found.append(message)
                 if len(found) == count:
                     break

@@ -200,15 +200,12 @@ class Journal:
 
     # Restarts ------------------------------------------------------------------------------
 
-    def note_boot(self) -> bool:
-        """Note in the turn if the machine was started anew; tell whether it was."""
+    def note_boot(self, epoch_min: int) -> None:
+        """Note in the turn that the machine was started anew, or that the queue is new."""
         boot = self._place.disk.boot_id()
-        if self.ledger.epoch and self.ledger.boot == boot:
-            return False
         # By the calendar, too: so tokens grow even if the ledger was lost.
         minutes = (self._place.clock() - EPOCH_START_US) // 60_000_000
-        self.write(Booted(boot, max(self.ledger.epoch + 1, minutes)))
-        return True
+        self.write(Booted(boot, max(self.ledger.epoch + 1, epoch_min, minutes)))
 
     def set_damage_aside(self) -> None:
         """Keep what could not be read in quarantine. Not in a turn."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BATCH: Final = 100
 """How many dead letters are dealt with in one turn."""
 RATE_STEP_SECONDS: Final = 0.1
+DIGITS_MAX: Final = 20
 
 Where = Callable[[DeadLetter], bool]
 
@@ -55,7 +56,10 @@ class DeadLetters:
         self, where: Where | None, limit: int | None, rate: float | None, *, dry_run: bool
     ) -> RedriveReport:
         """Bring letters back to the front of their priority."""
-        if rate is not None and not rate > 0:
+        given: object = rate
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, int | float) or not given > 0
+        ):
             raise InvalidArgument(f"rate must be a positive number a second: {rate!r}")
         matched = redriven = 0
         step = BATCH if rate is None else max(1, min(BATCH, int(rate * RATE_STEP_SECONDS)))
@@ -102,11 +106,20 @@ class DeadLetters:
         return discarded
 
 
+def is_number(text: str) -> bool:
+    """Tell whether `text` is a whole number that fits in 64 bits."""
+    return text.isascii() and text.isdecimal() and len(text) < DIGITS_MAX
+
+
 def key_of(message: str) -> Key:
     """Return where the message with that id was pushed to. Raises InvalidArgument."""
     lane, _, offset = message.rpartition("-")
-    if offset.isdecimal() and (lane == "later" or lane.isdecimal()):
-        return Key(ASIDE if lane == "later" else int(lane), int(offset))
+    if lane == "later":
+        lane = str(ASIDE)
+    elif lane == str(ASIDE):
+        lane = ""
+    if is_number(lane) and is_number(offset):
+        return Key(int(lane), int(offset))
     raise InvalidArgument(f"{message!r} is no message id")
 
 

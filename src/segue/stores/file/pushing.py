@@ -19,8 +19,9 @@ from segue.delivery.message import (
 from segue.delivery.priority import priority_from
 from segue.errors import InvalidArgument, QueueFull
 from segue.log import Log
-from segue.log.options import Duration, microseconds_from
+from segue.log.options import Duration
 from segue.log.payloads import checked_payload
+from segue.stores.arguments import duration_us
 from segue.stores.contract import Item
 from segue.stores.file.deduplication import digest_of
 from segue.stores.job import message_id
@@ -53,8 +54,8 @@ class Letter:
         headers = headers_from(item.headers)
         if headers:
             prefix["h"] = headers
-        delay_us = _positive(item.delay, "delay")
-        ttl_us = _positive(item.ttl, "ttl")
+        delay_us = duration_us(item.delay, name="delay")
+        ttl_us = duration_us(item.ttl, name="ttl", least_us=1)
         if ttl_us is not None:
             prefix["x"] = now_us + ttl_us
         key = key_from(item.key)
@@ -69,13 +70,6 @@ class Letter:
         return cls(lane, *pack_message(body, prefix), digest)
 
 
-def _positive(duration: Duration | None, name: str) -> int | None:
-    duration_us = microseconds_from(duration, name=name)
-    if duration_us is not None and (duration_us < 0 or (name == "ttl" and duration_us == 0)):
-        raise InvalidArgument(f"{name} must be positive: {duration!r}")
-    return duration_us
-
-
 class Pusher:
     """Pushes to one queue. Safe from any thread."""
 
@@ -85,7 +79,7 @@ class Pusher:
     def push(self, items: Iterable[Item | Body], wait: Duration | None) -> list[MessageId]:
         """Push all items or none; return their ids."""
         now_us = self._core.place.clock()
-        wait_us = microseconds_from(wait, name="wait")
+        wait_us = duration_us(wait, name="wait")
         if isinstance(items, bytes | bytearray | memoryview | str):
             raise InvalidArgument("push_many takes several items; push takes one")
         if not isinstance(items, list):
@@ -98,12 +92,17 @@ class Pusher:
         ]
         if not letters:
             return []
+        self.push_letters(letters, wait_us)
+        return [message_id(*letter.key) for letter in letters]
+
+    def push_letters(self, letters: list[Letter], wait_us: int | None) -> None:
+        """Push all letters or none; each has its place then."""
         self._require_fit(letters)
         if self._core.is_plain and all(letter.digest is None for letter in letters):
-            self.append(letters)
+            self._append(letters)
+            self._core.look_at_rules()  # The queue may have been removed under our hands.
         else:
             self._push_in_turn(letters, wait_us)
-        return [message_id(*letter.key) for letter in letters]
 
     def _push_plain(self, items: list[Item | Body]) -> list[MessageId] | None:
         """Push bodies that need nothing looked at; None if these do."""
@@ -118,6 +117,7 @@ class Pusher:
         ):
             return None
         first = log.append_many(bodies)
+        core.look_at_rules()
         ids = [f"0-{offset}" for offset in range(first, first + len(items))]
         return cast("list[MessageId]", ids)  # A call each would cost as much as the push.
 
@@ -128,7 +128,7 @@ class Pusher:
             for letter in group:
                 checked_payload(letter.payload, size_bytes_max)
 
-    def append(self, letters: list[Letter]) -> None:
+    def _append(self, letters: list[Letter]) -> None:
         """Append what may be appended at any time."""
         for lane, group in _by_lane(letters).items():
             log = self._core.lanes.open(lane).log
@@ -153,7 +153,7 @@ class Pusher:
             with core.turn():
                 fresh = self._leave_out_known(letters)
                 if not fresh or self._make_space(len(fresh)):
-                    self.append(fresh)
+                    self._append(fresh)
                     self._note_keys(fresh)
                     break
                 seen = core.signature()

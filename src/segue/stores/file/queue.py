@@ -7,12 +7,13 @@ from threading import Event
 from typing import Final, TypeVar
 
 from segue.delivery.events import ASIDE, OWNER_BYTES_MAX, Cause, Purged
-from segue.delivery.message import Body, DeadLetter, Key, Message, MessageId
+from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
 from segue.errors import InvalidArgument, QueueEmpty, QueueLocked
 from segue.log.live import OWN, PUBLISHED
-from segue.log.options import Duration, microseconds_from
+from segue.log.options import Duration
+from segue.stores.arguments import duration_us
 from segue.stores.consumer import Consumer
 from segue.stores.contract import (
     Counts,
@@ -25,7 +26,7 @@ from segue.stores.contract import (
 from segue.stores.file.core import QueueCore
 from segue.stores.file.history import History
 from segue.stores.file.inspection import Inspection
-from segue.stores.file.letters import DeadLetters, Where, key_of
+from segue.stores.file.letters import DeadLetters, Where, is_number, key_of
 from segue.stores.file.pushing import Pusher
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.job import Job
@@ -84,13 +85,17 @@ class FileQueue:
             and ttl is None
             and key is None
             and headers is None
+            and wait is None
             and core.is_plain
             and core.journal.words[OWN] == core.rules_seen
         ):
             # Most messages: one append and nothing else.
             lane = core.lanes.by_priority.get(priority)
             if lane is not None:
-                return MessageId(f"{priority}-{lane.append(body)}")
+                offset = lane.append(body)
+                if core.journal.words[OWN] != core.rules_seen:
+                    core.look_at_rules()  # It may have been removed under our hands.
+                return MessageId(f"{priority}-{offset}")
         item = Item(body=body, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
         return self._pusher.push([item], wait)[0]
 
@@ -156,7 +161,7 @@ class FileQueue:
         rules = self._core.journal.ledger.rules
         if ttl is None:
             return int(rules.lease_ttl * 1_000_000)
-        ttl_us = microseconds_from(ttl, name="ttl")
+        ttl_us = duration_us(ttl, name="ttl")
         return rules.lease_us((ttl_us or 0) / 1_000_000)
 
     def _deliver(self, step: Callable[[], list[T]], wait: Duration | None) -> list[T]:
@@ -168,9 +173,7 @@ class FileQueue:
                 return step()
             finally:
                 core.end()
-        wait_us = microseconds_from(wait, name="wait")
-        if wait_us is not None and wait_us < 0:
-            raise InvalidArgument(f"wait must not be negative: {wait!r}")
+        wait_us = duration_us(wait, name="wait")
         deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
         while True:
             locked: QueueLocked | None = None
@@ -206,10 +209,8 @@ class FileQueue:
     def ack(self, job: Job | Receipt) -> None:
         """Say that the work is done. Raises LeaseLost."""
         core = self._core
-        if type(job) is not Job:
-            lane, offset, token = _lease_of(job)
-            with core.turn():
-                core.settling.ack(lane, offset, token)
+        if type(job) is not Job or job.holder is not self:
+            self.ack_many([job])
             return
         core.begin()
         try:
@@ -224,7 +225,9 @@ class FileQueue:
         if not taken:
             return
         leases = [
-            (job.lane, job.offset, job.token) if type(job) is Job else _lease_of(job)
+            (job.lane, job.offset, job.token)
+            if type(job) is Job and job.holder is self
+            else self._lease_of(job)
             for job in taken
         ]
         core = self._core
@@ -257,10 +260,8 @@ class FileQueue:
             raise InvalidArgument(f"outcome must be one of {', '.join(_CAUSES)}: {outcome!r}")
         if not isinstance(reason, str):
             raise InvalidArgument(f"reason must be text: {reason!r}")
-        delay_us = microseconds_from(delay, name="delay")
-        if delay_us is not None and delay_us < 0:
-            raise InvalidArgument(f"delay must not be negative: {delay!r}")
-        lease = _lease_of(job)
+        delay_us = duration_us(delay, name="delay")
+        lease = self._lease_of(job)
         with self._core.turn():
             self._core.settling.give_back(lease, cause, delay_us, reason)
         if type(job) is Job:
@@ -268,11 +269,24 @@ class FileQueue:
 
     def extend(self, job: Job | Receipt, *, ttl: Duration | None = None) -> None:
         """Let a lease end `ttl` from now. Raises LeaseLost."""
-        lane, offset, token = _lease_of(job)
+        lane, offset, token = self._lease_of(job)
         if ttl is None and type(job) is Job:
             ttl = job.ttl_seconds
         with self._core.turn():
             self._core.settling.extend(lane, offset, token, self._ttl_us(ttl))
+
+    def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
+        """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
+        if type(job) is Job:
+            if job.holder is not self and job.holder.name != self.name:
+                raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
+            return job.lane, job.offset, job.token
+        if isinstance(job, str):
+            message, _, token = job.rpartition("/")
+            if is_number(token):
+                key = key_of(message)
+                return key.lane, key.offset, int(token)
+        raise InvalidArgument(f"{job!r} is neither a job nor a receipt such as 0-17/42")
 
     # Looking -------------------------------------------------------------------------------
 
@@ -364,18 +378,9 @@ def _check_count(count: int) -> None:
 
 def _owner(owner: str) -> bytes:
     given: object = owner
-    if not isinstance(given, str) or len(name := given.encode()) > OWNER_BYTES_MAX:
-        raise InvalidArgument(f"owner must be text of at most {OWNER_BYTES_MAX} bytes: {owner!r}")
+    name = given.encode(errors="surrogatepass") if isinstance(given, str) else b""
+    if not isinstance(given, str) or not given.isprintable() or len(name) > OWNER_BYTES_MAX:
+        raise InvalidArgument(
+            f"owner must be printable text of at most {OWNER_BYTES_MAX} bytes: {owner!r}"
+        )
     return name
-
-
-def _lease_of(job: Job | Receipt) -> tuple[int, int, int]:
-    """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
-    if type(job) is Job:
-        return job.lane, job.offset, job.token
-    if isinstance(job, str):
-        message, _, token = job.rpartition("/")
-        if token.isdecimal():
-            key: Key = key_of(message)
-            return key.lane, key.offset, int(token)
-    raise InvalidArgument(f"{job!r} is neither a job nor a receipt such as 0-17/42")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from segue.delivery import events
 from segue.delivery.events import (
+    ASIDE,
     REASON_BYTES_MAX,
     SETTLED,
     Cause,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RUNS_PER_EVENT: Final = 10_000
+
+_NOTHING: Final[dict[int, Grant | Rest]] = {}
 
 
 class Settling:
@@ -59,7 +62,7 @@ class Settling:
         journal = self._journal
         ledger = journal.ledger
         level = ledger.levels.get(lane)
-        items = ledger.aside if level is None else level.items
+        items = ledger.aside if lane == ASIDE else level.items if level is not None else _NOTHING
         found = items.get(offset)
         if type(found) is not Grant or found.token != token:
             found = self.grant_of(lane, offset, token)
@@ -79,7 +82,7 @@ class Settling:
         for lane, offset, token in leases:
             if lane != items_of:
                 level = ledger.levels.get(lane)
-                items = ledger.aside if level is None else level.items
+                items = ledger.aside if lane == ASIDE else level.items if level else _NOTHING
                 items_of = lane
             found = items.get(offset)
             if type(found) is Grant and found.token == token:

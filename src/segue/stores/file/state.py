@@ -52,7 +52,11 @@ def item_of(body: bytes) -> object:
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
     try:
-        item: object = json.loads(text)
-    except ValueError:
+        item: object = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return text
     return item
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no JSON")

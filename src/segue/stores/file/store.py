@@ -14,7 +14,7 @@ from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, Unsupp
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
 from segue.stores.contract import Queue, Ring, RingMode
-from segue.stores.file.core import QueueCore
+from segue.stores.file.core import QueueCore, QueueRemoved
 from segue.stores.file.lock import FileLock, LockCore, lock_exists
 from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
@@ -35,6 +35,7 @@ FILENAME: Final = "segue.toml"
 QUEUES: Final = "queues"
 RINGS: Final = "rings"
 LOCKS: Final = "locks"
+EPOCH_DIGITS_MAX: Final = 8
 
 
 class FileStore:
@@ -57,11 +58,7 @@ class FileStore:
         """Return the queue called `name`."""
         with self._lock:
             self._require_open()
-            core = self._queues.get(name)
-            if core is None:
-                core = self._queues[name] = QueueCore(
-                    name, self.place.path(QUEUES, name), self.place
-                )
+            core = self._queue_core(name)
             if rules is not None:
                 core.configure(rules)
             return FileQueue(core, self.heartbeat)
@@ -69,16 +66,48 @@ class FileStore:
     def queues(self) -> list[str]:
         """Return the names of the queues there are."""
         self._require_open()
-        return self.place.names(QUEUES)
+        root, exists = self.place.root / QUEUES, self.place.disk.exists
+        return [
+            name
+            for name in self.place.names(QUEUES)
+            if exists(root / name / "lanes") or exists(root / name / "aside")
+        ]
+
+    def _queue_core(self, name: str) -> QueueCore:
+        """Return the queue, opened once; made anew if somebody removed it."""
+        core = self._queues.get(name)
+        if core is not None:
+            try:
+                core.look_at_rules()
+            except QueueRemoved:
+                core.close()
+            else:
+                return core
+        path = self.place.path(QUEUES, name)
+        epoch_min = _read_epoch(path, self.place) + 1
+        try:
+            core = QueueCore(name, path, self.place, epoch_min=epoch_min)
+        except QueueRemoved:
+            # Whoever removed it was killed before the directory was gone.
+            _remove(path, self.place)
+            core = QueueCore(name, path, self.place, epoch_min=epoch_min)
+        self._queues[name] = core
+        return core
 
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""
         path = self.place.path(QUEUES, name)
         with self._lock:
             self._require_open()
-            core = self._queues.pop(name, None)
-            if core is not None:
-                core.close()
+            if not self.place.disk.exists(path):
+                return False
+            core = self._queue_core(name)
+            with storage_errors(f"removing {path}"):
+                # A queue made anew under the name must not give the same tokens again.
+                epoch = str(core.remove()).encode()
+                self.place.disk.replace_file(_epoch_path(path), epoch, sync=True)
+            del self._queues[name]
+            core.close()
             return _remove(path, self.place)
 
     # Rings ---------------------------------------------------------------------------------
@@ -205,6 +234,23 @@ def _check_format(path: Path, text: bytes) -> None:
         raise UnsupportedFormat(f"{path} cannot be read: {error}") from error
     if number != FORMAT:
         raise UnsupportedFormat(f"{path} says format {number!r}; this Segue knows {FORMAT}")
+
+
+def _epoch_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.epoch")
+
+
+def _read_epoch(path: Path, place: Place) -> int:
+    """Return the epoch of the queue that was removed from `path`, or 0."""
+    try:
+        fd = place.disk.open_to_read(_epoch_path(path))
+    except FileNotFoundError:
+        return 0
+    try:
+        text = place.disk.read_at(fd, EPOCH_DIGITS_MAX, 0)
+    finally:
+        place.disk.close(fd)
+    return int(text) if text.isdigit() else 0
 
 
 def _remove(path: Path, place: Place) -> bool:

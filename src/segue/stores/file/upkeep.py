@@ -42,7 +42,7 @@ class Upkeep:
         self._core = core
         self._settled = 0
         self._watched: dict[int, float] = {}
-        self._looked_us = -KEEP_LOOK_US
+        self._looked_us: dict[Lane, int] = {}
         self.is_due = False
 
     def note(self, lane: int, last_offset: int, count: int) -> None:
@@ -82,18 +82,21 @@ class Upkeep:
 
     def _floor(self, priority: int, lane: Lane, end: int) -> int:
         """Return up to where a lane may be deleted."""
-        core = self._core
-        ledger = core.journal.ledger
-        rules = ledger.rules
-        floor = ledger.floor(priority)
+        floor = self._core.journal.ledger.floor(priority)
         if floor < end and self._is_pinned(priority, lane):
             floor = self._carry_lane(priority, lane)
-        if floor < end or not rules.keeps_settled:
+        return floor if floor < end else self._kept_from(lane, floor)
+
+    def _kept_from(self, lane: Lane, floor: int) -> int:
+        """Return up to where a log may be deleted that is settled up to `floor`."""
+        core = self._core
+        rules = core.journal.ledger.rules
+        if not rules.keeps_settled:
             return floor
         ticks_us = core.place.ticks()
-        if ticks_us - self._looked_us < KEEP_LOOK_US:
+        if ticks_us - self._looked_us.get(lane, -KEEP_LOOK_US) < KEEP_LOOK_US:
             return 0
-        self._looked_us = ticks_us
+        self._looked_us[lane] = ticks_us
         infos = [info for info in lane.log.segments() if info.first_offset is not None]
         # A segment's last message is no younger than the segment after it.
         segments = [
@@ -157,7 +160,7 @@ class Upkeep:
                 if floor < end and aside.words[SEGMENT] - aside.words[FIRST] > PINNED_SEGMENTS_MAX:
                     self._carry_aside(end)
                     floor = ledger.aside_floor()
-                if floor >= end:
+                if floor >= end and (floor := self._kept_from(aside, floor)) >= end:
                     deletions.append((aside, floor))
         if core.lanes.has_dead:
             dead = core.lanes.dead
