@@ -12,6 +12,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from segue.delivery import events
 from segue.delivery.events import (
@@ -31,6 +32,9 @@ from segue.delivery.lines import Grant, Level, Lines, Rest
 from segue.delivery.message import Key
 from segue.delivery.ranges import OffsetRanges
 from segue.delivery.rules import QueueRules
+
+OFFSET_END: Final = 1 << 63
+"""Beyond every offset."""
 
 
 class Ledger(Lines):
@@ -89,6 +93,18 @@ class Ledger(Lines):
         moved = [at for where, at in self.places.values() if where == IN_DEAD]
         first = self.dead.first
         return min([*moved, end if first is None else first])
+
+    def dead_end(self) -> int:
+        """Return the offset after the last dead letter that is known, or was."""
+        moved = [at + 1 for where, at in self.places.values() if where == IN_DEAD]
+        runs = self.dead.runs()
+        return max([*moved, runs[-1][1] if runs else 0])
+
+    def _return_home(self, where: int, first: int, stop: int) -> None:
+        """Look for messages in their lanes again that were moved to where nothing is now."""
+        for key, (log, at) in list(self.places.items()):
+            if log == where and first <= at < stop:
+                del self.places[key]
 
     def outstanding_before(self, priority: int, stop: int) -> list[int]:
         """Return the offsets below `stop` that lie in a lane and are not settled."""
@@ -256,6 +272,7 @@ class Ledger(Lines):
     def _apply_discarded(self, event: events.Discarded) -> None:
         before = len(self.dead)
         self.dead.remove(event.first, event.first + event.size)
+        self._return_home(IN_DEAD, event.first, event.first + event.size)
         self.totals["discarded"] += before - len(self.dead)
 
     def _apply_deferred(self, event: events.Deferred) -> None:
@@ -301,6 +318,7 @@ class Ledger(Lines):
         if event.lane == ASIDE:
             for offset in [offset for offset in self.aside if offset >= event.cursor]:
                 self._remove_run(Run(ASIDE, offset, 1))
+            self._return_home(IN_ASIDE, event.cursor, OFFSET_END)
             self.aside_next = event.cursor
             return
         level = self._level(event.lane)

@@ -87,6 +87,13 @@ class QueueCore:
         if self.journal.damaged:
             self.journal.set_damage_aside()
 
+    def _forget_lost_letters(self) -> None:
+        """Forget dead letters that a power cut took back, before others come to their places."""
+        ledger = self.journal.ledger
+        end = ledger.dead_end()
+        if end and end > (written := self.lanes.dead.end):
+            self.journal.write(events.Discarded(written, end - written))
+
     # Turns ---------------------------------------------------------------------------------
 
     @property
@@ -156,6 +163,12 @@ class QueueCore:
     def _restart(self) -> None:
         """The machine was started anew: nobody holds anything any more."""
         ledger = self.journal.ledger
+        # First: the power may have been cut, and lanes may be shorter than the ledger knows.
+        for priority in list(ledger.order):
+            self.lane_in_turn(priority)
+        if ledger.has_aside:
+            self._absorb()
+        self._forget_lost_letters()
         for grant in ledger.grants_by_deadline(ledger.grants):
             self.settling.expire(grant)
         self.journal.note_boot(self._epoch_min)
@@ -245,7 +258,8 @@ class QueueCore:
         """Return the record of a message that was delivered before, wherever it lies now."""
         place = self.journal.ledger.places.get(key)
         if place is None:
-            return self.lanes.open(key.lane).log.read(key.offset)
+            lane = self._lanes.get(key.lane) or self.lane_in_turn(key.lane)
+            return lane.log.read(key.offset)
         where, at = place
         log = self.lanes.aside.log if where == IN_ASIDE else self.lanes.dead.log
         return log.read(at)

@@ -23,6 +23,7 @@ from segue.log import Log
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
 from segue.log.live import PUBLISHED, SEGMENT
+from segue.log.options import SyncName
 from segue.log.record import Record
 from segue.log.wake import Bell
 from segue.stores.file.place import Place
@@ -154,9 +155,12 @@ class Lanes:
                     self.by_priority[priority] = lane
         return lane
 
-    def _open(self, name: str, segment_items: int | None = None) -> Lane:
+    def _open(
+        self, name: str, segment_items: int | None = None, sync: SyncName | None = None
+    ) -> Lane:
         path = self._path / name
-        return Lane(self._place.log(path, segment_items=segment_items, bell=self._bell))
+        log = self._place.log(path, segment_items=segment_items, bell=self._bell, sync=sync)
+        return Lane(log)
 
     @property
     def aside(self) -> Lane:
@@ -169,7 +173,8 @@ class Lanes:
     def dead(self) -> Lane:
         with self._lock:
             if self._dead is None:
-                self._dead = self._open("dead")
+                # Synced at once: the ledger must not say of a message that it is here before it is.
+                self._dead = self._open("dead", sync="always" if self._place.is_durable else "os")
             return self._dead
 
     def priorities_on_disk(self) -> list[int]:

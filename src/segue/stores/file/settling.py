@@ -133,7 +133,8 @@ class Settling:
         reason = b"its lease expired"
         if ledger.is_last(grant.attempt, grant.since):
             for offset in offsets:
-                self._bury(Key(grant.lane, offset), grant, Cause.EXPIRED, reason)
+                if ledger.find(Key(grant.lane, offset)) is grant:
+                    self._bury(Key(grant.lane, offset), grant, Cause.EXPIRED, reason)
             return
         for runs in _runs_of([(grant.lane, offset) for offset in offsets]):
             self._journal.write(events.Returned(grant.token, Cause.EXPIRED, 0, reason, runs))

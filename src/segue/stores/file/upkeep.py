@@ -145,7 +145,10 @@ class Upkeep:
         }
         payload, attr = pack_message(body, carried)
         flags = record.attr & ~PREFIX_MASK | CARRIED
-        at = core.lane_in_turn(ASIDE).append(payload, attr=attr & PREFIX_MASK | flags)
+        aside = core.lane_in_turn(ASIDE)
+        at = aside.append(payload, attr=attr & PREFIX_MASK | flags)
+        if core.place.is_durable:
+            aside.log.writer.sync(at + 1)  # Before the ledger says that it is there.
         core.journal.write(Carried(key.lane, key.offset, at))
 
     def _add_others(self, deletions: list[Deletion]) -> None:
