@@ -57,8 +57,7 @@ class RecordTooLarge(InvalidArgument):
 
     def __init__(self, *, size_bytes: int, size_bytes_max: int) -> None:
         super().__init__(
-            f"a record of {size_bytes} bytes does not fit: this log takes at most "
-            f"{size_bytes_max} bytes; open it with a larger segment_bytes"
+            f"a record of {size_bytes} bytes does not fit: at most {size_bytes_max} bytes do here"
         )
         self.size_bytes = size_bytes
         self.size_bytes_max = size_bytes_max
@@ -135,7 +134,7 @@ class QueueEmpty(SegueError, LookupError):
     """No message can be leased now: there is none, or all are delayed, leased or paused."""
 
     def __init__(self, *, queue: str) -> None:
-        super().__init__(f"queue {queue} has no message to lease now")
+        super().__init__(f"queue {queue} has no message to take now")
         self.queue = queue
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import pty
+import subprocess
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 from unittest.mock import patch
 
 from segue import Log
@@ -68,6 +71,55 @@ def ask(*words: str | Path, stdin: bytes = b"") -> Answer:
         out.seek(0)
         err.seek(0)
         return Answer(code=code, out=bytes(out.buffer.read()), err=err.read())
+
+
+@contextmanager
+def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that runs meanwhile, with pipes to and from it."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """Return a pipe of `started`, which is there."""
+    assert stream is not None
+    return stream
+
+
+def on_a_terminal(*words: str | Path, typed: str = "") -> str:
+    """Run a command on a terminal of 80 columns and return all that it shows."""
+    terminal, process_side = pty.openpty()
+    os.write(terminal, typed.encode())
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)],
+        stdin=process_side,
+        stdout=process_side,
+        stderr=process_side,
+        env=environment,
+    )
+    os.close(process_side)
+    shown = bytearray()
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:
+        pass  # How a terminal says that nobody is at its other side any longer.
+    finally:
+        os.close(terminal)
+        process.wait(PATIENCE_SECONDS)
+    return shown.decode()
 
 
 def fill(path: Path, *payloads: bytes) -> Path:

@@ -1,42 +1,24 @@
 """The command line as the shell runs it: pipes, signals, terminals and other processes."""
 
-import os
-import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from segue import Log
 from segue.cli.exits import ExitCode
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, ask, fill, flip_byte
-
-
-@contextmanager
-def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that runs meanwhile, with pipes to and from it."""
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, words)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """Return a pipe of `started`, which is there."""
-    assert stream is not None
-    return stream
+from tests.integration.cli_support import (
+    COMMAND,
+    PATIENCE_SECONDS,
+    ask,
+    fill,
+    flip_byte,
+    on_a_terminal,
+    pipe,
+    started,
+)
 
 
 def test_a_pipeline_of_appends_and_cats_copies_a_log(tmp_path: Path) -> None:
@@ -154,7 +136,7 @@ def test_output_that_cannot_be_written_is_one_line_of_error(tmp_path: Path) -> N
 
 def test_a_terminal_gets_a_table(tmp_path: Path) -> None:
     """People see headings and rounded sizes, not tabs and bytes."""
-    shown = _on_a_terminal("ls", fill(tmp_path / "log", b"x" * 5_000))
+    shown = on_a_terminal("ls", fill(tmp_path / "log", b"x" * 5_000))
 
     assert "next offset" in shown
     assert "KiB" in shown
@@ -165,18 +147,18 @@ def test_a_terminal_gets_a_table(tmp_path: Path) -> None:
 def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
     """Long names are folded, never shortened."""
     path = fill(tmp_path / ("long-name-" * 12), b"x")
-    shown = _on_a_terminal("ls", path)
+    shown = on_a_terminal("ls", path)
 
     assert "…" not in shown
     squeezed = "".join(line.split(" ")[1] for line in shown.splitlines() if line.startswith(" "))
     assert "long-name-" * 12 in squeezed
 
 
-def test_verify_on_a_terminal_shows_damage_and_its_progress(tmp_path: Path) -> None:
+def test_verifyon_a_terminal_shows_damage_and_its_progress(tmp_path: Path) -> None:
     """The bar goes to standard error and the findings stay."""
     path = fill(tmp_path / "log", b"one", b"two")
     flip_byte(path / "000000000.q", b"two")
-    shown = _on_a_terminal("verify", path)
+    shown = on_a_terminal("verify", path)
 
     assert "checking" in shown
     assert "checksum" in shown
@@ -184,11 +166,11 @@ def test_verify_on_a_terminal_shows_damage_and_its_progress(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("said", "state"), [("y", "intact"), ("n", "damaged")])
-def test_repair_asks_on_a_terminal(tmp_path: Path, said: str, state: str) -> None:
+def test_repair_askson_a_terminal(tmp_path: Path, said: str, state: str) -> None:
     """Only a yes changes anything."""
     path = fill(tmp_path / "log", b"one", b"two")
     flip_byte(path / "000000000.q", b"two")
-    shown = _on_a_terminal("repair", path, typed=said + "\n")
+    shown = on_a_terminal("repair", path, typed=said + "\n")
 
     assert "Repair? [y/N]" in shown
     assert ask("verify", path).fields[0][2] == state
@@ -221,30 +203,3 @@ assert main(["ls", sys.argv[1]]) == 0
 assert "rich" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=PATIENCE_SECONDS)
-
-
-def _on_a_terminal(*words: str | Path, typed: str = "") -> str:
-    """Run a command on a terminal of 80 columns and return all that it shows."""
-    terminal, process_side = pty.openpty()
-    os.write(terminal, typed.encode())
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        environment.pop(name, None)
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, words)],
-        stdin=process_side,
-        stdout=process_side,
-        stderr=process_side,
-        env=environment,
-    )
-    os.close(process_side)
-    shown = bytearray()
-    try:
-        while piece := os.read(terminal, 65536):
-            shown += piece
-    except OSError:
-        pass  # How a terminal says that nobody is at its other side any longer.
-    finally:
-        os.close(terminal)
-        process.wait(PATIENCE_SECONDS)
-    return shown.decode()

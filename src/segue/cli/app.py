@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Final
 
 import typer
@@ -17,17 +18,24 @@ from segue.cli.info import info
 from segue.cli.ls import ls
 from segue.cli.repair import repair
 from segue.cli.tail import tail
+from segue.cli.transfer import export, import_
 from segue.cli.verify import verify
 from segue.errors import SegueError
 
-_HELP: Final = """Look into, fill, check and repair durable segmented logs.
+_HELP: Final = """Use, look into, check and repair durable queues, rings, locks and logs.
 
-People get tables, pipes get tab-separated lines, --json gives JSON. Errors are one line on
-standard error. Only append, repair and 'tail --reader' ever write to a log.
+A STORE is a directory of queues, rings and locks, a LOG a directory of segments. People get tables,
+pipes get tab-separated lines, --json gives JSON. Errors are one line on standard error.
 
 \b
 Exit codes:
 """ + "\n".join(f"{code:>5}  {meaning}" for code, meaning in MEANINGS.items())
+
+_GROUPS: Final = {
+    "queue": "Push, take, settle and look at the messages of queues.",
+    "ring": "Fill, drain and look at bounded buffers.",
+    "lock": "Run commands under a lock, and see who holds one.",
+}
 
 # Typer carries click inside or beside itself, as the version may be: the class is found either way.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -50,26 +58,49 @@ def _callback(
     """Take what comes before the verb."""
 
 
-def _make_app() -> typer.Typer:
-    app = typer.Typer(
+def _make_app(words: Sequence[str]) -> typer.Typer:
+    app = _make_group()
+    app.callback(help=_HELP)(_callback)
+    for verb in (ls, info, append, cat, tail, verify, repair, bench):
+        app.command()(verb)
+    app.command("import")(import_)
+    app.command()(export)
+    for name, purpose in _GROUPS.items():
+        group = _make_group()
+        group.callback(help=purpose)(_nothing)
+        # Only the group that is asked for gets its verbs: there are many, and making them is slow.
+        if name in words:
+            _add_verbs(name, group)
+        app.add_typer(group, name=name)
+    return app
+
+
+def _make_group() -> typer.Typer:
+    return typer.Typer(
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
     )
-    app.callback(help=_HELP)(_callback)
-    for verb in (ls, info, append, cat, tail, verify, repair, bench):
-        app.command()(verb)
-    return app
+
+
+def _add_verbs(name: str, group: typer.Typer) -> None:
+    module = import_module(f"segue.cli.{name}")
+    module.add_verbs(group)
+
+
+def _nothing() -> None:
+    """Take nothing: a group has no options of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in words
+    # What stands behind "--" is somebody else's command.
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
     try:
         try:
             with stderr.library_warnings(as_json=as_json):
-                return _run(words or ["--help"])
+                return _run([*words, "--help"] if _says_nothing(words) else words)
         finally:
             sys.stdout.flush()  # What was printed comes before the error that ended it.
     except (KeyboardInterrupt, typer.Abort):
@@ -86,8 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_unwritten_output()
 
 
+def _says_nothing(words: list[str]) -> bool:
+    return not words or (len(words) == 1 and words[0] in _GROUPS)
+
+
 def _run(words: list[str]) -> int:
-    command = typer.main.get_command(_make_app())
+    command = typer.main.get_command(_make_app(words))
     try:
         # By hand and not through `app()`, which has its own ideas about errors and exit codes.
         with command.make_context("segue", words) as context:

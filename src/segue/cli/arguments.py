@@ -25,7 +25,7 @@ LimitOption = Annotated[
 ]
 
 
-def start_from(text: str) -> Start:
+def start_from(text: str, hint: str = "--from") -> Start:
     """Return the place that `earliest`, `latest`, an offset or an ISO 8601 time stands for."""
     if text == "earliest":
         return "earliest"
@@ -39,5 +39,5 @@ def start_from(text: str) -> Start:
     except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is neither earliest nor latest, an offset or an ISO 8601 time",
-            param_hint="--from",
+            param_hint=hint,
         ) from None

@@ -6,13 +6,31 @@ from typing import Final
 from segue.errors import (
     Damage,
     InvalidArgument,
+    LeaseLost,
+    LockBusy,
+    LockLost,
     LogLocked,
     LogNotFound,
     OffsetOutOfRange,
+    QueueEmpty,
+    QueueFull,
+    QueueLocked,
     RecordRemoved,
+    RingExists,
+    RingFull,
+    RingNotFound,
     SegueError,
     StorageError,
+    TransactionAborted,
 )
+
+
+class NotFound(SegueError, LookupError):
+    """What was asked for by name is not there."""
+
+
+class Empty(SegueError, LookupError):
+    """There is nothing to take now."""
 
 
 class ExitCode(IntEnum):
@@ -25,6 +43,15 @@ class ExitCode(IntEnum):
     LOCKED = 4
     STORAGE = 5
     DAMAGE_MET = 6
+    EMPTY = 7
+    FULL = 8
+    LEASE_LOST = 9
+    MISMATCH = 10
+    # Far from what commands end with: `lock run` otherwise ends as its command does.
+    LOCK_BUSY = 75
+    LOCK_LOST = 76
+    NOT_EXECUTABLE = 126
+    NO_COMMAND = 127
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -32,12 +59,20 @@ class ExitCode(IntEnum):
 MEANINGS: Final = {
     ExitCode.OK: "done",
     ExitCode.DAMAGE_FOUND: "verify or repair found damage that is still there",
-    ExitCode.USAGE: "a wrong argument, or a record that can never fit",
-    ExitCode.NOT_FOUND: "no such log, file or offset",
-    ExitCode.LOCKED: "another process holds the log",
-    ExitCode.STORAGE: "the operating system refused, or the log cannot be used here",
+    ExitCode.USAGE: "a wrong argument, or something that can never fit",
+    ExitCode.NOT_FOUND: "no such log, store, queue, ring, file or offset",
+    ExitCode.LOCKED: "another process holds the log, or all leases of the queue are out",
+    ExitCode.STORAGE: "the operating system refused, or the files cannot be used here",
     ExitCode.DAMAGE_MET: "damaged data stopped the reading",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C, the usual end of tail",
+    ExitCode.EMPTY: "the queue or ring has nothing to take now",
+    ExitCode.FULL: "the queue or ring is full",
+    ExitCode.LEASE_LOST: "a lease or transaction was lost; somebody else may have the message",
+    ExitCode.MISMATCH: "import took everything, but the file does not agree with its own counts",
+    ExitCode.LOCK_BUSY: "somebody else held the lock for as long as we waited",
+    ExitCode.LOCK_LOST: "the lock was lost while the command ran",
+    ExitCode.NOT_EXECUTABLE: "the command of lock run cannot be run",
+    ExitCode.NO_COMMAND: "the command of lock run was not found",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C, the usual end of tail, or by a no",
     ExitCode.PIPE_CLOSED: "whoever read the output closed it, as head does",
 }
 
@@ -47,7 +82,19 @@ _CODES: Final[dict[type[Exception], ExitCode]] = {
     OffsetOutOfRange: ExitCode.NOT_FOUND,
     RecordRemoved: ExitCode.NOT_FOUND,
     FileNotFoundError: ExitCode.NOT_FOUND,
+    NotFound: ExitCode.NOT_FOUND,
+    RingNotFound: ExitCode.NOT_FOUND,
+    RingExists: ExitCode.USAGE,
     LogLocked: ExitCode.LOCKED,
+    QueueLocked: ExitCode.LOCKED,
+    Empty: ExitCode.EMPTY,
+    QueueEmpty: ExitCode.EMPTY,
+    QueueFull: ExitCode.FULL,
+    RingFull: ExitCode.FULL,
+    LeaseLost: ExitCode.LEASE_LOST,
+    TransactionAborted: ExitCode.LEASE_LOST,
+    LockBusy: ExitCode.LOCK_BUSY,
+    LockLost: ExitCode.LOCK_LOST,
     StorageError: ExitCode.STORAGE,
     Damage: ExitCode.DAMAGE_MET,
     # What is not named above: formats and file systems we cannot use, and the system's refusals.

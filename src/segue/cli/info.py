@@ -1,11 +1,13 @@
 """`segue info`: everything about one log that can be seen without reading it through."""
 
 import contextlib
+from pathlib import Path
 from typing import Final
 
 from segue.cli.arguments import JsonOption, LogArgument
-from segue.cli.output import Column, Facts, Kind, Rows, show
-from segue.cli.survey import limits_of, quarantined, reader_states
+from segue.cli.output import Column, Facts, Kind, Rows, Section, Value, show
+from segue.cli.store_arguments import opened_store
+from segue.cli.survey import is_store, limits_of, logs_at, quarantined, reader_states
 from segue.errors import Damage
 from segue.log import Log
 
@@ -28,16 +30,42 @@ _READER_COLUMNS: Final = (
 def info(path: LogArgument, as_json: JsonOption = False) -> None:
     """Show the extent of a log, its segments and its readers.
 
-    Also what the log takes at most, and what lies in its quarantine: files that recovery or repair
-    set aside, which nothing reads and which may be deleted. A reader's lag is the number of records
-    it has not committed yet.
+    Of a store it shows what is in it, its logs and what they take up. Also what the log takes at
+    most, and what lies in its quarantine: files that recovery or repair set aside, which nothing
+    reads and which may be deleted. A reader's lag is the number of records it has not committed
+    yet.
 
     \b
     Example:
       segue info jobs
     """
+    if is_store(path):
+        show(*_store(path), as_json=as_json)
+        return
     with Log(path, read_only=True) as log:
         show(_facts(log), _segments(log), _readers(log), _quarantine(log), as_json=as_json)
+
+
+def _store(path: Path) -> list[Section]:
+    with opened_store(path) as store:
+        counts = len(store.queues()), len(store.rings()), len(store.locks())
+    logs: list[tuple[Value, ...]] = []
+    size_bytes = 0
+    for place in logs_at(path):
+        with Log(place, read_only=True) as log:
+            logs.append((str(place), len(log), log.size_bytes))
+            size_bytes += log.size_bytes
+    facts = Facts(
+        items=(
+            (Column("path"), str(path)),
+            (Column("queues", Kind.COUNT), counts[0]),
+            (Column("rings", Kind.COUNT), counts[1]),
+            (Column("locks", Kind.COUNT), counts[2]),
+            (Column("size_bytes", Kind.SIZE), size_bytes),
+        )
+    )
+    columns = (Column("log"), Column("records", Kind.COUNT), Column("size_bytes", Kind.SIZE))
+    return [facts, Rows(name="logs", mark="log", columns=columns, rows=logs)]
 
 
 def _facts(log: Log) -> Facts:

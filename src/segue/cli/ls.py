@@ -8,8 +8,10 @@ import typer
 from segue.cli import stderr
 from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode, exit_code_of
+from segue.cli.holdings import Holdings
 from segue.cli.output import Column, Kind, Rows, Value, is_terminal, show, show_line
-from segue.cli.survey import find_logs, reader_names
+from segue.cli.store_arguments import opened_store
+from segue.cli.survey import find_logs, is_store, reader_names
 from segue.errors import SegueError
 from segue.log import Log
 
@@ -30,16 +32,19 @@ def ls(
     ] = Path(),
     as_json: JsonOption = False,
 ) -> None:
-    """List the logs at and below a directory.
+    """List the logs at and below a directory, or what a store holds.
 
-    A log is a directory that holds segment files, such as 000000000.q. Sizes are what a log takes
-    up on the device. A log that cannot be opened is listed with its problem, and the exit code
-    is that of the first such problem.
+    A store's queues, rings and locks are listed each with how it stands. Elsewhere a log is a
+    directory that holds segment files, such as 000000000.q. Sizes are what a log takes up on the
+    device. A log that cannot be opened is listed with its problem, and the exit code is that of the
+    first such problem.
 
     \b
     Example:
       segue ls /var/lib/myapp
     """
+    if is_store(directory):
+        _list_store(directory, as_json=as_json)
     code = ExitCode.OK
     rows: list[tuple[Value, ...]] = []
     for path in find_logs(directory, lambda error: stderr.warn(error, as_json=as_json)):
@@ -52,6 +57,16 @@ def ls(
         show_line(f"no logs in {directory}")
     show(Rows(name="logs", columns=_COLUMNS, rows=rows), as_json=as_json)
     raise typer.Exit(code)
+
+
+def _list_store(path: Path, *, as_json: bool) -> None:
+    with opened_store(path) as store:
+        holdings = Holdings(store, marks=True)
+        sections = holdings.queues(), holdings.rings(), holdings.locks()
+    if not any(section.rows for section in sections) and is_terminal() and not as_json:
+        show_line(f"nothing in {path}")
+    show(*sections, as_json=as_json)
+    raise typer.Exit(holdings.code)
 
 
 def _row(path: Path) -> tuple[Value, ...]:

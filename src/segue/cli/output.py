@@ -29,6 +29,7 @@ class Kind(Enum):
     """In bytes."""
     TIME = "time"
     """In microseconds since 1970."""
+    SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,22 @@ def show(*sections: Section, as_json: bool) -> None:
 
 def show_json(document: dict[str, Json]) -> None:
     """Print one JSON object on one line."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(document) + "\n")
+
+
+def show_value(value: Json, *, indent: bool) -> None:
+    """Print any JSON value; over several lines if it should be and a person reads it."""
+    sys.stdout.write(json_text(value, indent=indent and is_terminal()) + "\n")
+
+
+def json_text(value: Json, *, indent: bool = False) -> str:
+    """Return a JSON value as text that any file can hold."""
+    text = json.dumps(value, ensure_ascii=False, indent=2 if indent else None)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half a character, which JSON can say and UTF-8 cannot.
+        text = json.dumps(value, indent=2 if indent else None)
+    return text
 
 
 def show_line(line: str) -> None:

@@ -16,7 +16,7 @@ NEWLINE: Final = b"\n"
 NUL: Final = b"\0"
 
 # Made once: `json.dumps` with any option makes one for each call.
-_to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+_encoder: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class PayloadWriter:
@@ -38,7 +38,7 @@ class PayloadWriter:
 
     def _encode(self, record: Record) -> bytes:
         if self._as_json:
-            return _to_json(record_json(record)).encode() + NEWLINE
+            return json_line(record_json(record))
         if self._offsets:
             return b"%d\t%b%b" % (record.offset, record.payload, self._separator)
         return record.payload + self._separator
@@ -47,10 +47,17 @@ class PayloadWriter:
 @contextmanager
 def payload_writer(*, as_json: bool, offsets: bool, null: bool) -> Iterator[PayloadWriter]:
     """Yield a writer to standard output; whatever ends it, what was written is handed on."""
+    with bytes_output() as out:
+        yield PayloadWriter(out, as_json=as_json, offsets=offsets, null=null)
+
+
+@contextmanager
+def bytes_output() -> Iterator[BinaryIO]:
+    """Yield standard output for bytes; whatever ends it, what was written is handed on."""
     # A buffer of its own: that of `sys.stdout` is missing with PYTHONUNBUFFERED, and then each
     # record is a system call, and one that writes only half of it goes unnoticed.
     with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as out:
-        yield PayloadWriter(out, as_json=as_json, offsets=offsets, null=null)
+        yield out
 
 
 def record_json(record: Record) -> dict[str, Json]:
@@ -60,8 +67,18 @@ def record_json(record: Record) -> dict[str, Json]:
         "time": iso_time(record.time_us),
         "attr": record.attr,
     }
-    try:
-        document["payload"] = record.payload.decode()
-    except UnicodeDecodeError:
-        document["payload_base64"] = base64.b64encode(record.payload).decode()
+    document.update(bytes_json("payload", record.payload))
     return document
+
+
+def bytes_json(name: str, data: bytes) -> dict[str, Json]:
+    """Return bytes as JSON under `name`, or under `name`_base64 if they are no text."""
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def json_line(document: dict[str, Json]) -> bytes:
+    """Return a JSON object as a line."""
+    return _encoder(document).encode() + NEWLINE

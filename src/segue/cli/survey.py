@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from segue.errors import CorruptPosition, Damage
 from segue.log import Log, Offset
@@ -14,6 +15,9 @@ from segue.log.positions import DIRECTORY as READERS
 from segue.log.positions import Positions
 from segue.log.recovery import QUARANTINE
 from segue.log.wake import DIRECTORY as WAKE
+
+STORE_FILE: Final = "segue.toml"
+"""What makes a directory a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,23 @@ def find_logs(root: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]
                 if name in subdirectories:
                     subdirectories.remove(name)
             yield Path(directory)
+
+
+def is_store(path: Path) -> bool:
+    """Tell whether a directory is a store: one of queues, rings and locks."""
+    return (path / STORE_FILE).is_file()
+
+
+def logs_at(path: Path) -> list[Path]:
+    """Return the log at `path`, or all logs of the store there. Raises LogNotFound."""
+    if is_store(path):
+        return list(find_logs(path, _refuse))
+    Log(path, read_only=True).close()
+    return [path]
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def reader_names(path: Path) -> list[str]:

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from segue.cli.output import NOTHING, Column, Facts, Kind, Rows, Section, Value
-from segue.cli.text import human_size, human_time, visible
+from segue.cli.text import human_seconds, human_size, human_time, visible
 
+_RIGHT: Final = (Kind.COUNT, Kind.SIZE, Kind.SECONDS)
 _STYLES: Final = {"intact": "green", "damaged": "bold red"}
 
 
@@ -63,7 +64,7 @@ def _rows_table(section: Rows) -> Table:
         column = section.columns[place]
         table.add_column(
             _title(column),
-            justify="right" if column.kind in (Kind.COUNT, Kind.SIZE) else "left",
+            justify="right" if column.kind in _RIGHT else "left",
             no_wrap=column.kind is not Kind.TEXT,  # Half a number is worse than a narrow column.
             overflow="fold",
         )
@@ -73,7 +74,7 @@ def _rows_table(section: Rows) -> Table:
 
 
 def _title(column: Column) -> str:
-    return column.key.removesuffix("_bytes").replace("_", " ")
+    return column.key.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ")
 
 
 def _cell(column: Column, value: Value) -> Text:
@@ -87,4 +88,6 @@ def _cell(column: Column, value: Value) -> Text:
         return Text(human_time(int(value)))
     if column.kind is Kind.SIZE:
         return Text(human_size(value))
+    if column.kind is Kind.SECONDS:
+        return Text(human_seconds(value))
     return Text(f"{value:,}")

@@ -16,6 +16,7 @@ from segue.cli.arguments import (
     OffsetsOption,
     SkipDamageOption,
 )
+from segue.cli.parsing import duration
 from segue.cli.payloads import payload_writer
 from segue.log import Log, Reader, Record
 from segue.log.reader import FETCH_ITEMS_MAX
@@ -45,8 +46,8 @@ def tail(
     timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS",
-            min=0,
+            metavar="DURATION",
+            parser=duration,
             help="End when no record comes for so long.",
             show_default=False,
         ),

@@ -6,6 +6,7 @@ from typing import Final
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE_STEP: Final = 1024
 _SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def iso_time(time_us: int) -> str:
@@ -29,6 +30,14 @@ def human_size(size_bytes: float) -> str:
         size_bytes /= _SIZE_STEP
         place += 1
     return f"{size_bytes:,.1f} {_SIZE_UNITS[place]}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a duration in the unit people would choose."""
+    for unit_seconds, unit in _TIME_UNITS:
+        if seconds >= unit_seconds:
+            return f"{seconds / unit_seconds:,.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def visible(text: str) -> str:

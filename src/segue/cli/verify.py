@@ -1,6 +1,5 @@
 """`segue verify`: whether every byte is as it was written."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,6 +9,7 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.findings import check_log, findings_rows
 from segue.cli.output import Column, Kind, Rows, show
+from segue.cli.survey import logs_at
 from segue.log import Log
 
 _COLUMNS: Final = (
@@ -25,23 +25,27 @@ _COLUMNS: Final = (
 
 def verify(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="LOG", help="The logs to check.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="LOG...", help="The logs and stores to check.", show_default=False),
     ],
     as_json: JsonOption = False,
 ) -> None:
     """Check every byte of logs and of their readers' positions. Changes nothing.
 
-    The exit code is 0 if all of them are intact and 1 if anything is damaged; 'segue repair' sets
-    the damage aside. Records are counted intact, with those removed on purpose among them.
+    Of a store all logs are checked. The exit code is 0 if all of them are intact and 1 if anything
+    is damaged; 'segue repair' sets the damage aside. Records are counted intact, with those removed
+    on purpose among them.
 
     \b
     Example:
       segue verify jobs events && echo intact
     """
-    with ExitStack() as stack:
-        # All are opened before the first is checked: a misspelt name shows at once.
-        logs = [stack.enter_context(Log(path, read_only=True)) for path in paths]
-        checks = [check_log(log) for log in logs]
+    # All are found before the first is checked: a misspelt name shows at once.
+    places = [place for path in paths for place in logs_at(path)]
+    checks = []
+    for place in places:
+        with Log(place, read_only=True) as log:
+            checks.append(check_log(log))
     overview = Rows(
         name="logs",
         mark="log",

@@ -136,6 +136,7 @@ class Deferred(NamedTuple):
     """Messages pushed with a delay were seen: offset aside, priority, not before."""
 
     items: tuple[tuple[int, int, int], ...]
+    start: int
     upto: int
 
 
@@ -286,6 +287,7 @@ _RETURNED = struct.Struct("<QBqH")
 _EXTENDED = struct.Struct("<Qq")
 _PARKED = struct.Struct("<IQIIIqBH")
 _U64 = struct.Struct("<Q")
+_EXTENT = struct.Struct("<QQ")
 
 _SETTLED_ONE = struct.Struct("<QBIQI")
 
@@ -368,12 +370,13 @@ def _decode_extended(payload: bytes) -> Extended:
 
 
 def _encode_deferred(event: Deferred) -> bytes:
-    return _U64.pack(event.upto) + b"".join(_DEFERRED.pack(*item) for item in event.items)
+    items = b"".join(_DEFERRED.pack(*item) for item in event.items)
+    return _EXTENT.pack(event.start, event.upto) + items
 
 
 def _decode_deferred(payload: bytes) -> Deferred:
-    (upto,) = _U64.unpack_from(payload)
-    return Deferred(tuple(_DEFERRED.iter_unpack(payload[_U64.size :])), upto)
+    start, upto = _EXTENT.unpack_from(payload)
+    return Deferred(tuple(_DEFERRED.iter_unpack(payload[_EXTENT.size :])), start, upto)
 
 
 def _encode_purged(event: Purged) -> bytes:

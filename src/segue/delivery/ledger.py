@@ -49,6 +49,8 @@ class Ledger(Lines):
         self.boot = 0
         self.epoch = 0
         self.aside_next = 0
+        self.aside_missing = OffsetRanges()
+        """What lies aside and was noted by an event that is lost."""
         self.has_aside = False
         self.dead = OffsetRanges()
         self.keys: dict[bytes, tuple[int, int, int]] = {}
@@ -86,7 +88,8 @@ class Ledger(Lines):
         """Return the lowest offset in the log aside that is still needed."""
         here = [offset for offset in self.aside if Key(ASIDE, offset) not in self.places]
         moved = [at for where, at in self.places.values() if where == IN_ASIDE]
-        return min([*here, *moved], default=self.aside_next)
+        # From `aside_next` on lies what nobody has looked at.
+        return min([*here, *moved, self.aside_next])
 
     def dead_floor(self, end: int) -> int:
         """Return the lowest offset in the log of dead letters that is still needed."""
@@ -145,8 +148,8 @@ class Ledger(Lines):
                 level = self._level(lane)
                 items = level.items
                 if first >= level.cursor:
-                    if first > level.cursor:
-                        self._fill_gap(level, first)
+                    if not self._fill_gap(level, first):
+                        continue
                     level.cursor = first + size
                     grant = Grant(token, deadline_us, owner, *take, lane)
                     if size == 1:
@@ -197,12 +200,6 @@ class Ledger(Lines):
 
     def _apply_popped(self, event: events.Popped) -> None:
         for lane, first, size, _, _ in event.takes:
-            if lane != ASIDE:
-                level = self._level(lane)
-                if first > level.cursor:
-                    self._fill_gap(level, first)
-                if first >= level.cursor:
-                    level.cursor = first + size
             self._remove_run(Run(lane, first, size))
             self.totals["popped"] += size
 
@@ -276,11 +273,14 @@ class Ledger(Lines):
         self.totals["discarded"] += before - len(self.dead)
 
     def _apply_deferred(self, event: events.Deferred) -> None:
+        if event.start > self.aside_next:
+            self.aside_missing.add(self.aside_next, event.start)
         for offset, priority, not_before_us in event.items:
-            if offset >= self.aside_next:
+            if offset >= self.aside_next or offset in self.aside_missing:
                 self._level(priority)
                 rest = Rest(priority, 0, 0, not_before_us, Cause.RELEASED, b"")
                 self._put_to_rest(ASIDE, offset, rest)
+        self.aside_missing.remove(event.start, event.upto)
         self.aside_next = max(self.aside_next, event.upto)
 
     def _apply_carried(self, event: events.Carried) -> None:
@@ -290,10 +290,6 @@ class Ledger(Lines):
 
     def _apply_passed(self, event: events.Passed) -> None:
         lane, first, size, how = event
-        if lane != ASIDE:
-            level = self._level(lane)
-            if first > level.cursor:
-                self._fill_gap(level, first)
         self._remove_run(Run(lane, first, size))
         self.totals[_SETTLED_AS.get(how, "passed")] += size
 

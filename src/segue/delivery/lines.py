@@ -14,6 +14,8 @@ from typing import Final
 from segue.delivery.events import ASIDE, Cause, Run, Take
 from segue.delivery.message import Key
 
+GAP_ITEMS_MAX: Final = 100_000
+"""How many messages are taken one by one for what a lost event did not say of them."""
 HEAP_SLACK: Final = 64
 """How many entries of a heap may be stale, besides as many as are not."""
 
@@ -245,12 +247,18 @@ class Lines:
         if not grant.count:
             self.grants -= 1
 
-    def _fill_gap(self, level: Level, stop: int) -> None:
-        """Let what lies between be delivered: the event that said what became of it is missing."""
+    def _fill_gap(self, level: Level, stop: int) -> bool:
+        """Let what lies before `stop` be delivered: what became of it was said by lost events.
+
+        False if that is so much that it is better to deliver everything from the cursor on again.
+        """
+        if stop - level.cursor > GAP_ITEMS_MAX:
+            return False
         for offset in range(level.cursor, stop):
             rest = Rest(level.priority, 1, 0, 0, Cause.EXPIRED, b"")
             level.items[offset] = rest
             self._make_ready(level.priority, offset, rest)
+        return True
 
     def _make_ready(self, lane: int, offset: int, rest: Rest) -> None:
         rest.is_ready = True
@@ -288,7 +296,8 @@ class Lines:
         else:
             level = self._level(lane)
             items = level.items
-            level.cursor = max(level.cursor, first + size)
+            if first + size > level.cursor and self._fill_gap(level, first):
+                level.cursor = first + size
         removed = leased = 0
         remove = items.pop
         for offset in range(first, first + size):

@@ -284,6 +284,18 @@ class Appender(ActiveSegment):
             if self._awaited[WAITING]:
                 self.bell.ring()
 
+    def reserve(self, count: int, size_bytes: int) -> None:
+        """Have space for a batch, so that appending it next finds no full disk.
+
+        Raises StorageFull, and nothing has changed. Others may use it up before.
+        """
+        with self.locked():
+            try:
+                if not self._tail.reserve(count, size_bytes):
+                    self._make_room(count, size_bytes).reserve(count, size_bytes)
+            except StorageFailed as error:
+                raise self._stop(error) from error.__cause__
+
     @property
     def batch_items_max(self) -> int:
         """How many records a batch may still have."""

@@ -103,7 +103,7 @@ class Tail(HotTail):
             return self._put_written(payload, attr, time_us)
         if self.store(payload, attr, time_us) != NO_ROOM:
             return True
-        return self._prepare(1, len(payload)) and self.store(payload, attr, time_us) != NO_ROOM
+        return self.reserve(1, len(payload)) and self.store(payload, attr, time_us) != NO_ROOM
 
     def _put_written(self, payload: bytes, attr: int, time_us: int) -> bool:
         index, position, before = self.index, self.position, self.chain
@@ -177,7 +177,7 @@ class Tail(HotTail):
             self._write_unprepared(data, table, count)
             return
         if position + len(data) > self.payloads_ready or self.index + count > self.slots_ready:
-            self._prepare(count, len(data))
+            self.reserve(count, len(data))
         if self._mapping is not None:
             self._mapping[position : position + len(data)] = data
             self._mapping[at : at + len(table)] = table
@@ -202,7 +202,7 @@ class Tail(HotTail):
         self.payloads_ready = max(self.payloads_ready, self.position + len(data))
         words[SLOTS_READY], words[PAYLOADS_READY] = self.slots_ready, self.payloads_ready
 
-    def _prepare(self, count: int, size_bytes: int) -> bool:
+    def reserve(self, count: int, size_bytes: int) -> bool:
         """Write ahead for `count` records of `size_bytes`; False if the segment has no room."""
         header = self.header
         stop = self.index + count

@@ -153,7 +153,7 @@ class Queue(Protocol):
         """Push all items, or none if one of them is bad or does not fit; return their ids.
 
         Those of one priority are one batch, kept or lost together, unless they are more than fit
-        in a segment. A crash can part batches, and so can a full disk.
+        in a segment. A crash can part batches.
         """
 
     def pop(self, *, wait: Duration | None = 0) -> Message | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from segue.delivery import events
-from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX
+from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX, Cause
 from segue.delivery.ledger import Ledger
 from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
 from segue.delivery.rules import QueueRules
@@ -78,14 +78,36 @@ class QueueCore:
         """Take in what the disk says beyond the ledger, and what a restart means."""
         with self.turn():
             ledger = self.journal.ledger
-            for priority in self.lanes.priorities_on_disk():
-                if priority not in ledger.levels:
-                    self.journal.write(events.Opened(priority))
+            # Opened now, so that lanes shorter than the ledger knows are found before a message is
+            # looked for in them.
+            for priority in {*ledger.order, *self.lanes.priorities_on_disk()}:
+                self.lane_in_turn(priority)
             if not ledger.has_aside and self.lanes.has_aside_on_disk():
                 self.journal.write(events.Opened(ASIDE))
+            if self.journal.damaged:
+                self._find_moved()
             self._note_rules()
         if self.journal.damaged:
             self.journal.set_damage_aside()
+
+    def _find_moved(self) -> None:
+        """Find messages again whose move was noted by an event that is lost."""
+        ledger = self.journal.ledger
+        if ledger.has_aside:
+            for record in self.lanes.aside.log.records(on_damage="skip"):
+                if record.attr & CARRIED:
+                    key = _origin(record)
+                    if ledger.find(key) is not None and key not in ledger.places:
+                        self.journal.write(events.Carried(*key, record.offset))
+        if self.lanes.has_dead:
+            for record in self.lanes.dead.log.records(on_damage="skip"):
+                key = _origin(record)
+                if (
+                    record.offset not in ledger.dead
+                    and ledger.find(key) is not None
+                    and key not in ledger.places
+                ):
+                    self.journal.write(events.Buried(*key, record.offset, Cause.DEAD))
 
     def _forget_lost_letters(self) -> None:
         """Forget dead letters that a power cut took back, before others come to their places."""
@@ -116,7 +138,9 @@ class QueueCore:
                 raise QueueRemoved(f"queue {self.name} was removed")
             if ledger.boot != self._boot or not ledger.epoch:
                 self._restart()
-            if ledger.has_aside and self.lanes.aside.end != ledger.aside_next:
+            if ledger.has_aside and (
+                self.lanes.aside.end != ledger.aside_next or ledger.aside_missing.count
+            ):
                 self._absorb()
             if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
                 for grant in ledger.overdue(ticks_us):
@@ -182,26 +206,34 @@ class QueueCore:
         if end < ledger.aside_next:
             self.journal.write(events.Rewound(ASIDE, end))  # A power cut took some back.
             return
-        start = max(ledger.aside_next, aside.log.first_offset)
-        records = aside.log.records(start, stop=end, on_damage="skip")
+        for start, stop in [*ledger.aside_missing.runs(), (ledger.aside_next, end)]:
+            self._absorb_run(start, stop)
+
+    def _absorb_run(self, start: int, stop: int) -> None:
+        log = self.lanes.aside.log
+        records = log.records(max(start, log.first_offset), stop=stop, on_damage="skip")
         while batch := list(islice(records, ABSORB_ITEMS)):
             items: list[tuple[int, int, int]] = []
             for record in batch:
                 prefix, _ = unpack_prefix(record.payload, record.attr)
                 if not record.attr & CARRIED:
                     items.append((record.offset, prefix.get("p", 0), prefix.get("n", 1)))
-            self.journal.write(events.Deferred(tuple(items), batch[-1].offset + 1))
-        if ledger.aside_next < end:
-            self.journal.write(events.Deferred((), end))
+            seen = batch[-1].offset + 1
+            self.journal.write(events.Deferred(tuple(items), start, seen))
+            start = seen
+        if start < stop:
+            self.journal.write(events.Deferred((), start, stop))
 
     # Rules ---------------------------------------------------------------------------------
 
     def configure(self, rules: QueueRules) -> None:
         """Change the rules for everybody."""
+        self.lanes.make_directory()
         with self.turn():
             if rules != self.ledger.rules or not self.ledger.is_configured:
-                self.journal.write(events.Configured(rules.to_json().encode()))
+                # Said first: whoever looks waits for our turn to end, also if we are killed in it.
                 self.journal.say_rules_changed()
+                self.journal.write(events.Configured(rules.to_json().encode()))
             self._note_rules()
         if self.place.is_durable:
             self.journal.sync()
@@ -312,6 +344,7 @@ class QueueCore:
 
     def set_paused(self, paused: bool) -> None:
         """Stop or go on delivering, for everybody."""
+        self.lanes.make_directory()
         with self.turn():
             if self.ledger.paused != paused:
                 self.journal.write(events.Paused(int(paused)))
@@ -342,8 +375,8 @@ class QueueCore:
         """Have nobody push any more, so that the queue can be deleted; return its epoch."""
         with self.turn():
             epoch = self.ledger.epoch
-            self.journal.write(events.Removed())
             self.journal.say_rules_changed()  # Whoever pushes looks, and finds out.
+            self.journal.write(events.Removed())
         return epoch
 
     # Closing -------------------------------------------------------------------------------
@@ -360,3 +393,9 @@ class QueueCore:
                 self.lanes.close()
             finally:
                 self.journal.close()
+
+
+def _origin(record: Record) -> Key:
+    """Return where a message was pushed to that was moved to where it is now."""
+    prefix, _ = unpack_prefix(record.payload, record.attr)
+    return Key(prefix.get("f", ASIDE), prefix.get("o", 0))

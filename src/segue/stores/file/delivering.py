@@ -214,7 +214,7 @@ class Delivery:
         except UNREADABLE as error:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
             how = How.DAMAGED if is_damage(error) else How.LOST
-            self._journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
+            self._core.settling.give_up(key, how)
             return []
         if record.attr & SPECIAL and not self._may_deliver(key, record, settle=True):
             return []

@@ -16,11 +16,13 @@ from segue.errors import (
     CorruptRecord,
     CorruptSegment,
     OffsetOutOfRange,
+    OffsetTrimmed,
     RecordRemoved,
     SegueError,
 )
 from segue.log import Log
 from segue.log.cursor import Cursor
+from segue.log.disk import storage_errors
 from segue.log.layout import Offset
 from segue.log.live import PUBLISHED, SEGMENT
 from segue.log.options import SyncName
@@ -78,8 +80,11 @@ class Lane:
         place = first - self.base
         records = self.ahead[place:] if 0 <= place < len(self.ahead) else []
         cursor.offset = Offset(first + len(records))
-        while len(records) < most and (more := cursor.fetch(most - len(records))):
-            records += more  # A call ends where a segment does.
+        try:
+            while len(records) < most and (more := cursor.fetch(most - len(records))):
+                records += more  # A call ends where a segment does.
+        except OffsetTrimmed:
+            records = []  # The first segment is gone, and nobody deleted it.
         if records and records[-1].offset != first + len(records) - 1:
             records = _without_gap(records, first)
         self.ahead = records
@@ -93,7 +98,10 @@ class Lane:
     def next_readable(self, first: int) -> int:
         """Return where reading can go on after `first`, which cannot be read."""
         self._cursor.offset = Offset(first)
-        records = self._cursor.fetch(1)
+        try:
+            records = self._cursor.fetch(1)
+        except OffsetTrimmed as error:
+            return error.earliest
         return records[0].offset if records else max(first + 1, self._cursor.offset)
 
     def first_segment_end(self) -> int | None:
@@ -176,6 +184,11 @@ class Lanes:
                 # Synced at once: the ledger must not say of a message that it is here before it is.
                 self._dead = self._open("dead", sync="always" if self._place.is_durable else "os")
             return self._dead
+
+    def make_directory(self) -> None:
+        """Have the queue be there for others to see, before anything is pushed to it."""
+        with storage_errors(f"creating {self._path}"):
+            self._place.disk.make_directory(self._path / "lanes")
 
     def priorities_on_disk(self) -> list[int]:
         """Return the priorities that have a lane."""

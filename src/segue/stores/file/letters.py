@@ -94,6 +94,8 @@ class DeadLetters:
     def discard(self, where: Where | None, limit: int | None) -> int:
         """Drop letters for good and return how many."""
         core = self._core
+        if where is None and limit is None:
+            return self._discard_all()
         discarded = 0
         letters = self.chosen(where, limit)
         while batch := list(islice(letters, BATCH)):
@@ -104,6 +106,16 @@ class DeadLetters:
                         discarded += 1
                 core.upkeep.is_due = True
         return discarded
+
+    def _discard_all(self) -> int:
+        """Drop every letter, also those that cannot be read."""
+        core = self._core
+        with core.turn():
+            count = len(core.ledger.dead)
+            for start, stop in core.ledger.dead.runs():
+                core.journal.write(events.Discarded(start, stop - start))
+            core.upkeep.is_due = True
+        return count
 
 
 def is_number(text: str) -> bool:

@@ -67,6 +67,7 @@ class LockCore:
 
     def _opened(self) -> Log:
         """Return the log, made if need be."""
+        self._require_open()
         with self._lock:
             self._require_open()
             if self._log is None:
@@ -214,8 +215,12 @@ class LockCore:
             logger.warning("lock %s: not trimmed reason=%s", self.name, error)
 
     def _require_open(self) -> None:
+        """Raise StoreClosed; in a forked child LogClosed, before it takes a lock nobody frees."""
+        log = self._log
         if self._closed:
             raise StoreClosed(f"lock {self.name} is closed")
+        if log is not None:
+            _ = log.writer
 
     def close(self) -> None:
         """Let go of the files, not of the lock. Closing twice is allowed."""

@@ -130,10 +130,20 @@ class Pusher:
 
     def _append(self, letters: list[Letter]) -> None:
         """Append what may be appended at any time."""
+        batches: list[tuple[int, Log, list[Letter]]] = []
         for lane, group in _by_lane(letters).items():
             log = self._core.lanes.open(lane).log
-            for batch in _batches(group, log.writer.batch_items_max, log.writer.payload_bytes_max):
-                self._append_batch(lane, log, batch)
+            writer = log.writer
+            batches += [
+                (lane, log, batch)
+                for batch in _batches(group, writer.batch_items_max, writer.payload_bytes_max)
+            ]
+        if len(batches) > 1:
+            # A full disk must be found before the first of them is written, not after.
+            for _, log, batch in batches:
+                log.writer.reserve(len(batch), sum(len(letter.payload) for letter in batch))
+        for lane, log, batch in batches:
+            self._append_batch(lane, log, batch)
 
     def _append_batch(self, lane: int, log: Log, group: list[Letter]) -> None:
         if len(group) == 1:

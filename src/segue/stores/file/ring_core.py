@@ -79,6 +79,7 @@ class RingCore:
     @contextmanager
     def seeing(self) -> Iterator[RingState]:
         """Yield the state as it is now. It must not leave the block."""
+        self._require_open()
         with self._lock:
             self._require_open()
             self._look()
@@ -274,8 +275,10 @@ class RingCore:
         self._entries.trim(needed_from)
 
     def _require_open(self) -> None:
+        """Raise StoreClosed; in a forked child LogClosed, before it takes a lock nobody frees."""
         if self._closed:
             raise StoreClosed(f"ring {self.name} is closed")
+        _ = self._ledger.writer
 
     def close(self) -> None:
         """Let go of everything. Closing twice is allowed."""

@@ -146,9 +146,14 @@ class Settling:
             record = self._core.record_of(key)
         except UNREADABLE as error:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
-            self._journal.write(Settled(grant.token, How.LOST, (Run(key.lane, key.offset, 1),)))
+            self.give_up(key, How.LOST)
             return
         self.bury_record(key, record, grant.attempt, cause, reason)
+
+    def give_up(self, key: Key, how: How) -> None:
+        """Settle a message that is nowhere to be found, unless looking for it has done so."""
+        if self._journal.ledger.find(key) is not None:
+            self._journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
 
     def bury_record(
         self, key: Key, record: Record, attempt: int, cause: Cause, reason: bytes

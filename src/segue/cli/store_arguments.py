@@ -1,0 +1,111 @@
+"""Arguments that the verbs on stores share, and how those verbs get at what they work on."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli import parsing
+from segue.cli.exits import NotFound
+from segue.log.options import Sync
+
+if TYPE_CHECKING:
+    from segue.stores.contract import Queue, Store
+
+StoreArgument = Annotated[
+    Path, typer.Argument(metavar="STORE", help="The directory of the store.", show_default=False)
+]
+QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The name of the queue.", show_default=False)
+]
+CountOption = Annotated[
+    int, typer.Option("--count", "-n", metavar="N", min=1, help="At most so many.")
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        metavar="DURATION",
+        parser=parsing.waiting_time,
+        help="Wait so long for something to come, or 'forever'.",
+    ),
+]
+TtlOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="DURATION",
+        parser=parsing.duration,
+        help="How long the lease lasts; as the queue's rules say unless given.",
+        show_default=False,
+    ),
+]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="P",
+        parser=parsing.priority,
+        help="Only this priority: a number, or critical, high, normal, low.",
+        show_default=False,
+    ),
+]
+IdsOption = Annotated[bool, typer.Option("--ids", help="Put the id and a tab before each message.")]
+NullOption = Annotated[bool, typer.Option("--null", "-0", help="End each body with NUL.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+SyncOption = Annotated[
+    Sync, typer.Option(help="When it reaches the device: at once, soon, or some time.")
+]
+
+
+@contextmanager
+def opened_store(
+    path: Path, *, create: bool = False, sync: Sync = Sync.ALWAYS
+) -> Iterator["Store"]:
+    """Yield the store at `path`. Raises LogNotFound unless it is there or may be made."""
+    # Imported here, as everything that only verbs on stores need: --help does without it.
+    from segue.stores.opening import open
+
+    with open(path, create=create, sync=sync.value) as store:
+        yield store
+
+
+@contextmanager
+def opened_queue(
+    path: Path, name: str, *, create: bool = False, sync: Sync = Sync.ALWAYS
+) -> Iterator["Queue"]:
+    """Yield a queue of the store at `path`. Only `create` makes either: a typo makes nothing."""
+    with opened_store(path, create=create, sync=sync) as store:
+        yield store.queue(name) if create else existing_queue(store, name)
+
+
+def existing_queue(store: "Store", name: str) -> "Queue":
+    """Return a queue that is there. Raises NotFound."""
+    if name not in store.queues():
+        raise NotFound(f"there is no queue {name} in {store.url}")
+    return store.queue(name)
+
+
+def require_yes(yes: bool, *, as_json: bool) -> None:
+    """Raise BadParameter if there is neither a --yes nor anybody to ask."""
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise typer.BadParameter("without a terminal to ask on it takes --yes", param_hint="--yes")
+
+
+def ask_first(question: str, *, yes: bool) -> None:
+    """Return if the answer is yes. Raises typer.Abort if it is no."""
+    if not yes:
+        typer.confirm(question, err=True, abort=True)
+
+
+def words_from(words: list[str]) -> list[str]:
+    """Return arguments as they are; a single "-" stands for the lines of standard input."""
+    if words != ["-"]:
+        return words
+    return [line for line in (raw.strip() for raw in sys.stdin) if line]
+
+
+def body_from(word: str) -> bytes:
+    """Return a body given as an argument, byte for byte."""
+    # Arguments that are no valid text come with surrogates in the place of their bytes.
+    return word.encode(errors="surrogateescape")
