@@ -22,7 +22,7 @@ from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import storage_error
 from segue.log.hot import NO_ROOM
 from segue.log.layout import Offset
-from segue.log.live import READY, SEGMENT, STATE, WAITING, WRITTEN
+from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WAITING, WRITTEN
 from segue.log.options import LogOptions
 from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
 from segue.log.tail import Tail
@@ -227,6 +227,8 @@ class Appender(ActiveSegment):
             if self._shared:
                 self._owner.lock()
                 words, tail = self._words, self._tail
+                if words[PUBLISHED] != words[WRITTEN] and not self._always:
+                    words[PUBLISHED] = words[WRITTEN]  # Whoever wrote it was killed in between.
                 if (
                     words[WRITTEN] != tail.first_offset + tail.index
                     or words[SEGMENT] != tail.segment
@@ -303,7 +305,12 @@ class Appender(ActiveSegment):
 
     def sync(self, end: int) -> None:
         """Return once every record before `end` is on the device."""
-        self._sync(end)
+        if self._durable:
+            self._sync(end)
+        else:
+            # Segments were left behind unsynced.
+            with self._sync_lock, self._stopping_on_failure():
+                self._sync_everything()
 
     @property
     def written(self) -> Offset:

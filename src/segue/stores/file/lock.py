@@ -323,8 +323,12 @@ def _checked_owner(owner: str | None) -> str:
         name = f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
         return name[:OWNER_CHARACTERS_MAX]
     text: object = owner  # Callers without a type checker hand in anything.
-    if not isinstance(text, str) or not 0 < len(text) <= OWNER_CHARACTERS_MAX:
+    if (
+        not isinstance(text, str)
+        or not 0 < len(text) <= OWNER_CHARACTERS_MAX
+        or not text.isprintable()
+    ):
         raise InvalidArgument(
-            f"an owner is text of 1 to {OWNER_CHARACTERS_MAX} characters: {text!r}"
+            f"an owner is printable text of 1 to {OWNER_CHARACTERS_MAX} characters: {text!r}"
         )
     return text

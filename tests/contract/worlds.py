@@ -1,0 +1,108 @@
+"""Where the contract is tested: one data set, and as many handles on it as a test likes.
+
+Every handle is what another process would have. A world closes them all at the end and checks that
+what they leave behind is intact.
+"""
+
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from segue import Log
+from segue.log.disk import Disk
+from segue.log.log import _open_logs
+from segue.log.options import SyncName
+from segue.stores.contract import Store
+from segue.stores.file.store import FileStore
+from segue.stores.opening import open_directory
+from segue.testing import ManualClock
+
+_boots = itertools.count(1)
+
+
+class World(Protocol):
+    """One set of data and the clock that everybody who uses it goes by."""
+
+    clock: ManualClock
+
+    def open(self) -> Store:
+        """Return a new handle on the data, independent of all others."""
+
+    def crash(self, store: Store) -> None:
+        """Drop a handle as kill -9 drops a process: nothing is closed, released or finished."""
+
+    def restart(self) -> None:
+        """Crash every handle and start the machine anew; the ticks begin again at zero."""
+
+    def end(self) -> None:
+        """Close what is open and check that what is left is intact."""
+
+
+WorldFactory = Callable[[Path], World]
+
+
+class _Machine(Disk):
+    """The disk of one process, on a machine that was started `boot` times before."""
+
+    def __init__(self, boot: int) -> None:
+        self._boot = boot
+
+    def boot_id(self) -> int:
+        return self._boot
+
+
+class FileWorld:
+    """A directory."""
+
+    def __init__(self, root: Path, *, sync: SyncName) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self._sync: SyncName = sync
+        self._boot = next(_boots)
+        self._started_us = 0
+        self._stores: list[FileStore] = []
+
+    def open(self) -> FileStore:
+        """Return a new handle on the directory, with a disk of its own to know its logs by."""
+        store = open_directory(
+            self.root,
+            sync=self._sync,
+            clock=self.clock,
+            ticks=self._ticks,
+            disk=_Machine(self._boot),
+        )
+        self._stores.append(store)
+        return store
+
+    def _ticks(self) -> int:
+        return self.clock.ticks() - self._started_us
+
+    def crash(self, store: Store) -> None:
+        """Close the handle's files, which releases their locks, and let nothing else happen."""
+        assert isinstance(store, FileStore)
+        store.heartbeat.close()
+        for log in list(_open_logs):
+            if log._disk is store.place.disk:
+                flusher = None if log._appender is None else log._appender._flusher
+                if flusher is not None:
+                    flusher.stop()
+                log._abandon()
+                _open_logs.discard(log)
+
+    def restart(self) -> None:
+        """Crash every handle; keep what was written, as if all of it had reached the device."""
+        for store in self._stores:
+            self.crash(store)
+        self._boot = next(_boots)
+        self._started_us = self.clock.ticks()
+
+    def end(self) -> None:
+        """Close every handle and verify every log."""
+        with ExitStack() as closing:
+            for store in self._stores:
+                closing.callback(store.close)
+        for path in {segment.parent for segment in self.root.rglob("*.q")}:
+            with Log(path, read_only=True) as log:
+                assert [audit for audit in log.verify() if not audit.is_intact] == [], path
