@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench torture lock clean FORCE
+.PHONY: help demo test lint format generate bench torture lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ lint: $(STAMP) ## Check style, formatting and types; changes nothing
 format: $(STAMP) ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+generate: $(STAMP) ## Write what is generated: segue.aio, from the contract
+	$(BIN)/python -m tools.generate_aio
 
 bench: $(STAMP) ## Run the benchmarks (BENCH_ARGS are passed on)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,11 +1,13 @@
 """What the generated nouns stand on: how each kind of call is made, and what cannot be generated.
 
-_call     a call that does not wait
-_search   one that asks a function of the caller's about many things
-_wait     one that may wait, and gives nothing away if its answer is lost
-_take     one that takes something for good, which must not be lost
-_grant    one that takes something that can be given back
-_finally  one at the end of a block, made whatever comes
+    _call     a call that does not wait
+    _search   one that asks a function of the caller's about many things
+    _wait     one that may wait, and gives nothing away if its answer is lost
+    _take     one that takes something for good, which must not be lost
+    _grant    one that takes something that can be given back
+    _finally  one at the end of a block, made whatever comes
+
+Nothing here knows one store from another.
 """
 
 import asyncio

@@ -76,7 +76,7 @@ class Threads:
         if cancelled is None:
             return self._result(work)
         if not work.cancelled() and work.exception() is None:
-            pass
+            await self._undo(undo, work.result())
         raise cancelled
 
     async def _undo(self, undo: Callable[[T], None], granted: T) -> None:

@@ -1,0 +1,148 @@
+"""The contract's tests through asyncio: a world whose stores look as if there were no event loop.
+
+`AioWorld` is one more world of `tests/contract/worlds.py`; whatever passes there passes here.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from segue import aio
+from segue.aio._handles import Handle, NamedHandle
+from segue.aio._threads import Threads
+from segue.log.options import SyncName
+from segue.stores.contract import Store
+from segue.stores.file.store import FileStore
+from tests.contract.worlds import FileWorld
+
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
+        """Return what `coroutine` returns there."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Facade:
+    """Something of `segue.aio` as if it were the thing itself."""
+
+    def __init__(self, loop: Loop, it: object) -> None:
+        self._loop = loop
+        self._it = it
+
+    def __getattr__(self, name: str) -> object:
+        value: object = getattr(self._it, "aclose" if self._is_closing_loop(name) else name)
+        if not callable(value):
+            return self._shown(value)
+        method = cast("Callable[..., object]", value)
+
+        def call(*arguments: object, **options: object) -> object:
+            taken = [_bare(each) for each in arguments]
+            return self._shown(method(*taken, **options))
+
+        return call
+
+    def _is_closing_loop(self, name: str) -> bool:
+        return name == "close" and isinstance(self._it, aio.Consumer)
+
+    def _shown(self, value: object) -> object:
+        if isinstance(value, Coroutine):
+            return self._shown(self._loop.run(value))
+        if isinstance(value, NamedHandle):
+            return Facade(self._loop, self._loop.run(value._open()))
+        if isinstance(value, aio.Consumer | Handle):
+            return Facade(self._loop, value)
+        if isinstance(value, AsyncIterator):
+            return self._items(value)
+        if isinstance(value, list):
+            return [self._shown(each) for each in value]
+        return value
+
+    def _items(self, items: AsyncIterator[object]) -> Iterator[object]:
+        """Return all items. The first is asked for at once: bad arguments are told only then."""
+
+        async def following() -> object:
+            return await anext(items, None)
+
+        return chain(
+            [first] if (first := self._loop.run(following())) is not None else [],
+            iter(lambda: self._loop.run(following()), None),
+        )
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        assert isinstance(self._it, aio.Consumer)
+        try:
+            return self._shown(self._loop.run(self._it.__anext__()))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> object:
+        it = cast("aio.Lock", self._it)  # Or another thing with a block: they are all alike.
+        return self._shown(self._loop.run(it.__aenter__()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        it = cast("aio.Lock", self._it)
+        self._loop.run(it.__aexit__(kind, error, trace))
+
+
+def _bare(argument: object) -> object:
+    if isinstance(argument, Facade):
+        return argument._it
+    return [_bare(each) for each in argument] if isinstance(argument, list) else argument
+
+
+class AioWorld(FileWorld):
+    """A directory, used through asyncio."""
+
+    def __init__(self, root: Path, *, sync: SyncName) -> None:
+        super().__init__(root, sync=sync)
+        self._loop = Loop()
+        self._shown: list[tuple[Facade, aio.Store, FileStore]] = []
+
+    def open(self) -> FileStore:
+        """Return a new handle on the directory. No FileStore, but used like one."""
+        bare = super().open()
+        store = aio.Store(Threads(), bare)
+        facade = Facade(self._loop, store)
+        self._shown.append((facade, store, bare))
+        return cast("FileStore", facade)
+
+    def crash(self, store: Store) -> None:
+        """Crash the store behind a handle."""
+        for facade, twin, bare in self._shown:
+            if cast("object", store) in {facade, bare}:
+                super().crash(bare)
+                self._loop.run(twin._threads.close(lambda: None))
+
+    def end(self) -> None:
+        """Close every handle, the event loop, and verify every log."""
+        for _, store, _ in self._shown:
+            self._loop.run(store.close())
+        self._loop.close()
+        super().end()
