@@ -16,7 +16,7 @@
     │   └── OffsetNotWritten                nobody has appended it yet
     ├── RecordRemoved (also LookupError)    repaired or compacted away; the offset stays taken
     ├── StoreClosed                         the store was closed
-    ├── QueueEmpty (also LookupError)       nothing to lease now
+    ├── QueueEmpty (also LookupError)       nothing to take now
     ├── QueueFull                           the capacity is used up
     ├── QueueLocked                         as many leases are out as the queue allows
     ├── LeaseLost                           the lease is over; somebody else may have the message

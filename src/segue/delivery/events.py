@@ -40,7 +40,6 @@ class How(IntEnum):
 
     ACKED = 0
     OUTLIVED = 1
-    DUPLICATE = 2
     DROPPED = 3
     LOST = 4
     DAMAGED = 5
@@ -204,6 +203,16 @@ class Keyed(NamedTuple):
     offset: int
 
 
+class Keying(NamedTuple):
+    """Messages with these keys are about to be pushed: digest, lane, and the lane's end before.
+
+    `Keyed` follows for each. If it does not, whoever wrote this was killed, and the messages may
+    be there or not. None at all means that this has been looked into.
+    """
+
+    intents: tuple[tuple[bytes, int, int], ...]
+
+
 class Removed(NamedTuple):
     """The queue is to be deleted: nobody may push to it any more."""
 
@@ -269,6 +278,7 @@ Event = (
     | Opened
     | Booted
     | Keyed
+    | Keying
     | Removed
     | Parked
     | Placed
@@ -288,6 +298,7 @@ _EXTENDED = struct.Struct("<Qq")
 _PARKED = struct.Struct("<IQIIIqBH")
 _U64 = struct.Struct("<Q")
 _EXTENT = struct.Struct("<QQ")
+_INTENT = struct.Struct("<16sIQ")
 
 _SETTLED_ONE = struct.Struct("<QBIQI")
 
@@ -383,6 +394,10 @@ def _encode_purged(event: Purged) -> bytes:
     return b"".join(_PAIR.pack(*end) for end in event.ends)
 
 
+def _encode_keying(event: Keying) -> bytes:
+    return b"".join(_INTENT.pack(*intent) for intent in event.intents)
+
+
 def _encode_parked(event: Parked) -> bytes:
     return _PARKED.pack(*event[:-1], len(event.reason)) + event.reason
 
@@ -425,6 +440,7 @@ _CODECS: Final[dict[int, tuple[type[Event], _Codec]]] = {
     17: (Booted, _plain(Booted, "<QI")),
     18: (Keyed, _plain(Keyed, "<16sqIQ")),
     19: (Removed, (lambda _: b"", lambda _: Removed())),
+    20: (Keying, (_encode_keying, lambda data: Keying(tuple(_INTENT.iter_unpack(data))))),
     32: (Parked, (_encode_parked, _decode_parked)),
     33: (Placed, _plain(Placed, "<IQBQ")),
     34: (Kept, _plain(Kept, "<QQ")),

@@ -54,6 +54,8 @@ class Ledger(Lines):
         self.has_aside = False
         self.dead = OffsetRanges()
         self.keys: dict[bytes, tuple[int, int, int]] = {}
+        self.keying: tuple[tuple[bytes, int, int], ...] = ()
+        """Keys whose messages may have been pushed by somebody who was killed."""
         self.totals: Counter[str] = Counter()
         self._keys_due: list[tuple[int, bytes]] = []
 
@@ -344,7 +346,12 @@ class Ledger(Lines):
     def _apply_keyed(self, event: events.Keyed) -> None:
         digest, until_us, lane, offset = event
         self.keys[digest] = (until_us, lane, offset)
+        if self.keying:
+            self.keying = tuple(intent for intent in self.keying if intent[0] != digest)
         heapq.heappush(self._keys_due, (until_us, digest))
+
+    def _apply_keying(self, event: events.Keying) -> None:
+        self.keying = event.intents
 
     def _apply_removed(self, event: events.Removed) -> None:
         self.is_removed = True
@@ -391,6 +398,8 @@ class Ledger(Lines):
             yield events.Kept(start, stop - start)
         for digest, (until_us, lane, offset) in self.keys.items():
             yield events.Keyed(digest, until_us, lane, offset)
+        if self.keying:
+            yield events.Keying(self.keying)
 
     def _items_as_events(self, lane: int, items: dict[int, Grant | Rest]) -> Iterator[Event]:
         for offset, found in items.items():
@@ -418,7 +427,6 @@ class Ledger(Lines):
 _SETTLED_AS = {
     int(How.ACKED): "acked",
     int(How.OUTLIVED): "outlived",
-    int(How.DUPLICATE): "duplicates",
     int(How.DROPPED): "dropped",
     int(How.LOST): "lost",
     int(How.DAMAGED): "damaged",
@@ -449,6 +457,7 @@ _APPLY: dict[type[Event], Callable[[Ledger, Event], None]] = {
         events.Opened: "_apply_opened",
         events.Booted: "_apply_booted",
         events.Keyed: "_apply_keyed",
+        events.Keying: "_apply_keying",
         events.Removed: "_apply_removed",
         events.Parked: "_apply_parked",
         events.Placed: "_apply_placed",

@@ -27,8 +27,6 @@ PREFIX_MASK: Final = (1 << 24) - 1
 HAS_TTL: Final = 1 << 24
 HAS_KEY: Final = 1 << 25
 CARRIED: Final = 1 << 26
-SPECIAL: Final = HAS_TTL | HAS_KEY
-"""Whoever delivers such a message must look into it first."""
 
 HEADERS_BYTES_MAX: Final = 64 * 1024
 KEY_CHARACTERS_MAX: Final = 1024

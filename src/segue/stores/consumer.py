@@ -77,7 +77,11 @@ class Consumer:
     def _finish(self) -> None:
         job, self._job = self._job, None
         if job is not None and not job.is_settled:
-            job.ack()
+            try:
+                job.ack()
+            except BaseException:
+                job.let_go()  # Or it would be kept alive for ever, and never be delivered again.
+                raise
 
     def _fetch(self) -> list[Job]:
         waited_us = 0

@@ -23,6 +23,7 @@ from segue.errors import SegueError, StorageError, StoreClosed
 from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
+from segue.stores.file.deduplication import digest_of
 from segue.stores.file.delivering import Delivery
 from segue.stores.file.journal import Journal
 from segue.stores.file.lanes import Lane, Lanes
@@ -142,6 +143,8 @@ class QueueCore:
                 self.lanes.aside.end != ledger.aside_next or ledger.aside_missing.count
             ):
                 self._absorb()
+            if ledger.keying:
+                self._find_keyed()
             if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
                 for grant in ledger.overdue(ticks_us):
                     self.settling.expire(grant)
@@ -223,6 +226,22 @@ class QueueCore:
             start = seen
         if start < stop:
             self.journal.write(events.Deferred((), start, stop))
+
+    def _find_keyed(self) -> None:
+        """Note the keys of messages whose pusher was killed before it could."""
+        ledger = self.journal.ledger
+        window_us = round(ledger.rules.dedup_window * 1_000_000)
+        for digest, number, start in ledger.keying:
+            lane = self.lane_in_turn(number)
+            for record in lane.log.records(
+                min(max(start, lane.log.first_offset), lane.end), on_damage="skip"
+            ):
+                prefix, _ = unpack_prefix(record.payload, record.attr)
+                if "k" in prefix and digest_of(prefix["k"]) == digest:
+                    until_us = record.time_us + window_us
+                    self.journal.write(events.Keyed(digest, until_us, number, record.offset))
+                    break
+        self.journal.write(events.Keying(()))
 
     # Rules ---------------------------------------------------------------------------------
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 from segue.delivery import events
 from segue.delivery.events import ASIDE, LEASED, Cause, How, Leased, Run, Settled, Take, pack_lease
 from segue.delivery.lines import Rest
-from segue.delivery.message import HAS_KEY, SPECIAL, Key, Message, unpack_prefix
+from segue.delivery.message import HAS_TTL, Key, Message, unpack_prefix
 from segue.errors import QueueLocked, SegueError
 from segue.log.layout import Offset
 from segue.log.live import PUBLISHED
 from segue.log.record import Record
-from segue.stores.file.deduplication import digest_of
 from segue.stores.file.journal import EPOCH_SHIFT
 from segue.stores.file.lanes import UNREADABLE, is_damage
 from segue.stores.job import Holder, Job
@@ -93,7 +92,7 @@ class Delivery:
             if not ahead:
                 return None
         _, time_us, attr, payload = ahead[place]
-        if attr & SPECIAL:
+        if attr & HAS_TTL:
             return None
         token = ledger.epoch << EPOCH_SHIFT | journal.applied
         deadline_us = self._ticks() + ttl_us
@@ -161,7 +160,7 @@ class Delivery:
     def _take(self, most: int) -> list[tuple[Take, list[Record]]]:
         """Return what to deliver next with its records; empty if there is nothing.
 
-        What cannot be delivered (damaged, outlived, a duplicate) is dealt with on the way.
+        What cannot be delivered (damaged, outlived) is dealt with on the way.
         """
         ledger = self._journal.ledger
         if ledger.paused:
@@ -202,7 +201,7 @@ class Delivery:
             self._pass_gap(lane, first)
             return []
         for place, record in enumerate(records):
-            if record.attr & SPECIAL and not self._may_deliver(
+            if record.attr & HAS_TTL and self._is_outlived(
                 Key(lane, record.offset), record, settle=place == 0
             ):
                 return records[:place]
@@ -216,7 +215,7 @@ class Delivery:
             how = How.DAMAGED if is_damage(error) else How.LOST
             self._core.settling.give_up(key, how)
             return []
-        if record.attr & SPECIAL and not self._may_deliver(key, record, settle=True):
+        if record.attr & HAS_TTL and self._is_outlived(key, record, settle=True):
             return []
         return [record]
 
@@ -236,41 +235,14 @@ class Delivery:
         )
         self._journal.write(events.Passed(lane, first, max(1, following - first), How.DAMAGED))
 
-    def _may_deliver(self, key: Key, record: Record, *, settle: bool) -> bool:
-        """Tell whether a message with a time to live or a key may be delivered.
-
-        With `settle` one that may not be is dealt with, too.
-        """
+    def _is_outlived(self, key: Key, record: Record, *, settle: bool) -> bool:
+        """Tell whether a message's time to live is over; with `settle`, deal with it then."""
         prefix, _ = unpack_prefix(record.payload, record.attr)
-        expires_us = prefix.get("x")
-        if expires_us is not None and expires_us <= self._clock():
-            if settle:
-                self._outlive(key, record)
+        if prefix.get("x", 0) > self._clock():
             return False
-        if record.attr & HAS_KEY and self._is_duplicate(key, record, prefix.get("k", "")):
-            if settle:
-                self._settle_untouched(key, How.DUPLICATE)
-            return False
+        if settle:
+            self._outlive(key, record)
         return True
-
-    def _is_duplicate(self, key: Key, record: Record, text: str) -> bool:
-        """Tell whether the message's deduplication key stands for another message."""
-        ledger = self._journal.ledger
-        found = ledger.find(key)
-        if isinstance(found, Rest) and found.attempt:
-            return False  # It was delivered before: too late to ask.
-        digest = digest_of(text)
-        known = ledger.keys.get(digest)
-        if known is None:
-            # Whoever pushed it may have been killed before the key was noted.
-            until_us = record.time_us + round(ledger.rules.dedup_window * 1_000_000)
-            if until_us > self._clock():
-                self._journal.write(events.Keyed(digest, until_us, *key))
-            return False
-        # Either may be the one that was noted: of two that are close the other is the duplicate.
-        window_us = round(ledger.rules.dedup_window * 1_000_000)
-        apart_us = abs(known[0] - window_us - record.time_us)
-        return apart_us < window_us and (known[1], known[2]) != key
 
     def _outlive(self, key: Key, record: Record) -> None:
         ledger = self._journal.ledger

@@ -163,11 +163,14 @@ class Pusher:
             with core.turn():
                 fresh = self._leave_out_known(letters)
                 if not fresh or self._make_space(len(fresh)):
+                    self._announce_keys(fresh)
                     self._append(fresh)
                     self._note_keys(fresh)
                     break
                 seen = core.signature()
             self._wait_for_space(seen, deadline)
+        if core.place.sync == "always" and any(letter.digest for letter in fresh):
+            core.journal.sync()  # A key that is forgotten lets its message in a second time.
         known = {letter.digest: letter.key for letter in fresh if letter.digest is not None}
         for letter in letters:
             # The second of two in one call is the first of them.
@@ -195,12 +198,23 @@ class Pusher:
                 letter.key = holder
         return fresh
 
+    def _announce_keys(self, letters: list[Letter]) -> None:
+        """Say which keys are about to be used: who is killed next leaves a trace."""
+        core = self._core
+        intents = [
+            (letter.digest, letter.lane, int(core.lanes.open(letter.lane).log.writer.written))
+            for letter in letters
+            if letter.digest is not None
+        ]
+        if intents:
+            core.journal.write(events.Keying(tuple(intents)))
+
     def _note_keys(self, letters: list[Letter]) -> None:
         core = self._core
         window_us = round(core.ledger.rules.dedup_window * 1_000_000)
         until_us = core.place.clock() + window_us
         for letter in letters:
-            if letter.digest is not None and window_us:
+            if letter.digest is not None:
                 core.journal.write(events.Keyed(letter.digest, until_us, *letter.key))
 
     def _make_space(self, count: int) -> bool:
