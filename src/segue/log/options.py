@@ -63,9 +63,9 @@ class LogOptions:
     def __post_init__(self) -> None:
         if self.read_only and self.exclusive:
             raise InvalidArgument("read_only and exclusive exclude each other")
-        _check_limit("sync_interval_ms", self.sync_interval_ms, 1, SYNC_INTERVAL_MS_MAX)
-        _check_limit("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
-        _check_limit("segment_items", self.segment_items, 1, BATCH_ITEMS_MAX)
+        check_limit("sync_interval_ms", self.sync_interval_ms, 1, SYNC_INTERVAL_MS_MAX)
+        check_limit("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+        check_limit("segment_items", self.segment_items, 1, BATCH_ITEMS_MAX)
         if self.segment_age_us is not None and self.segment_age_us <= 0:
             raise InvalidArgument("segment_age must be positive")
         if self.segment_bytes is not None:
@@ -132,7 +132,8 @@ def _items_default(bytes_max: int) -> int:
     return max(1, bytes_max // BYTES_PER_SLOT_DEFAULT)
 
 
-def _check_limit(name: str, value: int | None, least: int, most: int) -> None:
+def check_limit(name: str, value: int | None, least: int, most: int) -> None:
+    """Raise InvalidArgument unless `value` is None or a whole number within its limits."""
     if value is None:
         return
     if type(value) is not int or not least <= value <= most:

@@ -7,7 +7,7 @@ from segue.clock import Clock, Ticks
 from segue.log import Log
 from segue.log.disk import Disk
 from segue.log.layout import checked_name, is_name
-from segue.log.options import SyncName, sync_from
+from segue.log.options import SYNC_INTERVAL_MS_MAX, SyncName, check_limit, sync_from
 from segue.log.wake import Bell
 
 
@@ -26,6 +26,7 @@ class Place:
 
     def __post_init__(self) -> None:
         sync_from(self.sync)
+        check_limit("sync_interval_ms", self.sync_interval_ms, 1, SYNC_INTERVAL_MS_MAX)
 
     @property
     def is_durable(self) -> bool:
