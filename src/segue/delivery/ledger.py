@@ -54,7 +54,7 @@ class Ledger(Lines):
         self.has_aside = False
         self.dead = OffsetRanges()
         self.keys: dict[bytes, tuple[int, int, int]] = {}
-        self.keying: tuple[tuple[bytes, int, int], ...] = ()
+        self.keying: dict[bytes, tuple[int, int]] = {}
         """Keys whose messages may have been pushed by somebody who was killed."""
         self.totals: Counter[str] = Counter()
         self._keys_due: list[tuple[int, bytes]] = []
@@ -165,15 +165,14 @@ class Ledger(Lines):
             # Few at a time: what came back comes one by one.
             for offset in range(first, first + size):
                 found = items.get(offset)
-                if isinstance(found, Rest):
-                    self._leave_line(found)
-                elif found is not None:
-                    self._let_go(found)
+                self._forget(found)
                 priority = lane if lane != ASIDE else found.priority if found else 0
                 grant = items[offset] = Grant(
                     token, deadline_us, owner, lane, offset, 1, take.attempt, take.since, priority
                 )
                 self._hold(grant)
+            if lane != ASIDE:
+                level.cursor = max(level.cursor, first + size)
 
     def lease_next(self, level: Level, token: int, deadline_us: int, owner: bytes) -> None:
         """Take in the lease of a lane's next message: the commonest of events, in fewest steps."""
@@ -212,7 +211,6 @@ class Ledger(Lines):
                 found = items.get(offset)
                 if not isinstance(found, Grant):
                     continue
-                self._let_go(found)
                 counted = event.cause != Cause.RELEASED
                 rest = Rest(
                     found.priority,
@@ -262,7 +260,8 @@ class Ledger(Lines):
         dead_offset, lane, offset, priority, attempt = event
         self.dead.remove(dead_offset, dead_offset + 1)
         key = Key(lane, offset)
-        if self.find(key) is None:
+        is_new = lane != ASIDE and offset >= self._level(lane).cursor
+        if self.find(key) is None and not is_new:
             self.places[key] = (IN_DEAD, dead_offset)
             rest = Rest(priority, attempt, attempt, 0, Cause.REDRIVEN, b"")
             self._put_to_rest(lane, offset, rest)
@@ -346,18 +345,26 @@ class Ledger(Lines):
     def _apply_keyed(self, event: events.Keyed) -> None:
         digest, until_us, lane, offset = event
         self.keys[digest] = (until_us, lane, offset)
-        if self.keying:
-            self.keying = tuple(intent for intent in self.keying if intent[0] != digest)
+        self.keying.pop(digest, None)
         heapq.heappush(self._keys_due, (until_us, digest))
 
     def _apply_keying(self, event: events.Keying) -> None:
-        self.keying = event.intents
+        if not event.intents:
+            self.keying.clear()
+        for digest, lane, start in event.intents:
+            self.keying[digest] = (lane, start)
 
     def _apply_removed(self, event: events.Removed) -> None:
         self.is_removed = True
 
     def _apply_parked(self, event: events.Parked) -> None:
         lane, offset, priority, attempt, since, not_before_us, cause, reason = event
+        if lane != ASIDE:
+            level = self._level(lane)
+            if offset >= level.cursor:
+                if not self._fill_gap(level, offset):
+                    return
+                level.cursor = offset + 1
         rest = Rest(priority, attempt, since, not_before_us, cause, reason)
         self._put_to_rest(lane, offset, rest)
 
@@ -398,8 +405,8 @@ class Ledger(Lines):
             yield events.Kept(start, stop - start)
         for digest, (until_us, lane, offset) in self.keys.items():
             yield events.Keyed(digest, until_us, lane, offset)
-        if self.keying:
-            yield events.Keying(self.keying)
+        for digest, (lane, start) in self.keying.items():
+            yield events.Keying(((digest, lane, start),))
 
     def _items_as_events(self, lane: int, items: dict[int, Grant | Rest]) -> Iterator[Event]:
         for offset, found in items.items():

@@ -36,6 +36,8 @@ class Happening(Enum):
     PURGED = "purged"
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
+    LOST = "lost"
+    """It cannot be read: damaged, or taken back by a power cut."""
 
 
 _R, _Y, _L, _D, _S = State.READY, State.DELAYED, State.LEASED, State.DEAD, State.SETTLED
@@ -56,5 +58,7 @@ TRANSITIONS: Final[dict[tuple[State, Happening], frozenset[State]]] = {
     (_L, Happening.BURIED): frozenset({_D}),
     (_D, Happening.REDRIVEN): frozenset({_R}),
     (_D, Happening.DISCARDED): frozenset({_S}),
+    (_R, Happening.LOST): frozenset({_S}),
+    (_L, Happening.LOST): frozenset({_S}),
 }
 """What may follow: anything that is not here cannot happen."""

@@ -247,6 +247,13 @@ class Lines:
         if not grant.count:
             self.grants -= 1
 
+    def _forget(self, found: Grant | Rest | None) -> None:
+        """Count what stood at an offset no more."""
+        if isinstance(found, Grant):
+            self._let_go(found)
+        elif found is not None:
+            self._leave_line(found)
+
     def _fill_gap(self, level: Level, stop: int) -> bool:
         """Let what lies before `stop` be delivered: what became of it was said by lost events.
 
@@ -255,6 +262,8 @@ class Lines:
         if stop - level.cursor > GAP_ITEMS_MAX:
             return False
         for offset in range(level.cursor, stop):
+            if offset in level.items:
+                continue
             rest = Rest(level.priority, 1, 0, 0, Cause.EXPIRED, b"")
             level.items[offset] = rest
             self._make_ready(level.priority, offset, rest)
@@ -282,6 +291,7 @@ class Lines:
 
     def _put_to_rest(self, lane: int, offset: int, rest: Rest) -> None:
         items = self.aside if lane == ASIDE else self._level(lane).items
+        self._forget(items.get(offset))
         items[offset] = rest
         if rest.not_before_us:
             self.delayed += 1

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, NamedTuple, NewType, TypedDict, cast
 
+from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 
 MessageId = NewType("MessageId", str)
@@ -28,6 +29,7 @@ HAS_TTL: Final = 1 << 24
 HAS_KEY: Final = 1 << 25
 CARRIED: Final = 1 << 26
 
+NUMBER_MAX: Final = (1 << 63) - 1
 HEADERS_BYTES_MAX: Final = 64 * 1024
 KEY_CHARACTERS_MAX: Final = 1024
 
@@ -183,7 +185,19 @@ def unpack_prefix(payload: bytes, attr: int) -> tuple[Prefix, bytes]:
         prefix = json.loads(payload[:length])
     except ValueError:
         return {}, payload
-    return (cast("Prefix", prefix) if isinstance(prefix, dict) else {}), payload[length:]
+    if not isinstance(prefix, dict):
+        return {}, payload[length:]
+    return cast("Prefix", {k: v for k, v in prefix.items() if _is_sound(k, v)}), payload[length:]
+
+
+def _is_sound(name: str, value: object) -> bool:
+    """Tell whether a field of a prefix is what it should be: anybody may have written it."""
+    if name == "h":
+        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if name in ("k", "c", "r"):
+        return isinstance(value, str)
+    most = PRIORITY_MAX if name == "p" else NUMBER_MAX
+    return type(value) is int and 0 <= value <= most
 
 
 def message_from(

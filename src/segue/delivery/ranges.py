@@ -53,6 +53,8 @@ class OffsetRanges:
 
     def remove(self, start: int, stop: int) -> None:
         """Take out the offsets from `start` up to `stop` that are there."""
+        if start >= stop:
+            return
         place = max(0, bisect_right(self._starts, start) - 1)
         while place < len(self._starts) and self._starts[place] < stop:
             first, last = self._starts[place], self._stops[place]

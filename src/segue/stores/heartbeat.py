@@ -40,10 +40,15 @@ class Pulse:
         try:
             self._beat()
         except SegueError as error:
-            if not self.is_stopped:
-                logger.warning("lost while at work reason=%s", error)
-            self.error = error
-            self.is_stopped = True
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - one pulse must not end all others.
+            self._end(SegueError(f"cannot be kept alive: {error!r}"))
+
+    def _end(self, error: SegueError) -> None:
+        if not self.is_stopped:
+            logger.warning("lost while at work reason=%s", error)
+        self.error = error
+        self.is_stopped = True
 
 
 class Heartbeat:
@@ -86,8 +91,7 @@ class Heartbeat:
                     self._thread = None
                     return
             while self.dropped:
-                with contextlib.suppress(SegueError):  # Lost or closed: then it comes back anyway.
-                    self.dropped.popleft()()
+                _call(self.dropped.popleft())
             if pulse is not None:
                 pulse.run()
                 with self._changed:
@@ -117,3 +121,12 @@ class Heartbeat:
         if thread is not None and thread is not threading.current_thread():
             with contextlib.suppress(RuntimeError):
                 thread.join()
+
+
+def _call(give_back: Callable[[], None]) -> None:
+    try:
+        give_back()
+    except SegueError:
+        return  # Lost or closed: then it comes back anyway.
+    except Exception:
+        logger.exception("what was dropped could not be given back")

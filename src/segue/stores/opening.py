@@ -55,6 +55,8 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
         raise InvalidArgument(f"a store is named by a path or URL: {url!r}")
     if text.startswith(FILE_SCHEME):
         text = text.removeprefix(FILE_SCHEME)
+        if not text:
+            raise InvalidArgument(f"{url!r} names no directory")
     elif "://" in text:
         scheme = text.partition("://")[0]
         raise InvalidArgument(f"no store speaks {scheme}://; give a path or file://<path>")

@@ -231,7 +231,7 @@ class QueueCore:
         """Note the keys of messages whose pusher was killed before it could."""
         ledger = self.journal.ledger
         window_us = round(ledger.rules.dedup_window * 1_000_000)
-        for digest, number, start in ledger.keying:
+        for digest, (number, start) in list(ledger.keying.items()):
             lane = self.lane_in_turn(number)
             for record in lane.log.records(
                 min(max(start, lane.log.first_offset), lane.end), on_damage="skip"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
 
 
+KEYS_PER_EVENT: Final = 10_000
+
 _BYTES: Final = {bytes}
 
 
@@ -206,8 +208,8 @@ class Pusher:
             for letter in letters
             if letter.digest is not None
         ]
-        if intents:
-            core.journal.write(events.Keying(tuple(intents)))
+        for place in range(0, len(intents), KEYS_PER_EVENT):
+            core.journal.write(events.Keying(tuple(intents[place : place + KEYS_PER_EVENT])))
 
     def _note_keys(self, letters: list[Letter]) -> None:
         core = self._core

@@ -40,7 +40,8 @@ class Upkeep:
 
     def __init__(self, core: "QueueCore") -> None:
         self._core = core
-        self._settled = 0
+        # The first to be settled has us look: a short-lived process may settle no more.
+        self._settled = TIDY_EVERY_ITEMS - 1
         self._watched: dict[int, float] = {}
         self._looked_us: dict[Lane, int] = {}
         self.is_due = False
