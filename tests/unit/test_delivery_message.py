@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from segue.delivery.message import (
     HAS_KEY,
     HAS_TTL,
+    NUMBER_MAX,
     PREFIX_MASK,
     DeadLetter,
     Message,
@@ -26,9 +27,9 @@ PREFIXES: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {},
     optional={
         "h": st.dictionaries(TEXTS, TEXTS, max_size=3),
-        "x": st.integers(min_value=0),
+        "x": st.integers(min_value=0, max_value=NUMBER_MAX),
         "k": TEXTS,
-        "n": st.integers(min_value=0),
+        "n": st.integers(min_value=0, max_value=NUMBER_MAX),
         "a": st.integers(min_value=0, max_value=99),
     },
 )
