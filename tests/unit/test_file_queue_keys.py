@@ -1,0 +1,48 @@
+"""Deduplication where the pusher was killed half-way."""
+
+from pathlib import Path
+
+import pytest
+
+from segue.stores.file.pushing import Pusher
+from tests.contract.worlds import FileWorld
+
+
+class Killed(BaseException):
+    """Stands in for SIGKILL: nothing of ours handles it."""
+
+
+@pytest.mark.parametrize("delay", [None, 5.0], ids=["at once", "with a delay"])
+@pytest.mark.parametrize(
+    ("step", "kept"), [("_announce_keys", 0), ("_append", 0), ("_note_keys", 1)]
+)
+def test_a_key_counts_if_its_message_is_there_whoever_was_killed(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, step: str, kept: int, delay: float | None
+) -> None:
+    """Killed before its message was appended it is free, killed after that it is taken."""
+    world = FileWorld(scratch / "data", sync="os")
+    killed, other = world.open(), world.open()
+    queue, there = killed.queue("jobs"), other.queue("jobs")
+    queue.push(b"before")
+    there.push(b"noise")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, step, die)
+        with pytest.raises(Killed):
+            queue.push(b"first", key="k", delay=delay)
+    world.crash(killed)
+    there.push(b"more noise")
+    second = there.push(b"second", key="k", delay=delay)
+    third = there.push(b"third", key="k", delay=delay)
+    world.clock.advance(seconds=10)
+    bodies = [message.body for message in there.pop_many(10)]
+
+    assert third == second
+    assert sorted(set(bodies) & {b"first", b"second", b"third"}) == [
+        b"first" if kept else b"second"
+    ]
+    assert len(bodies) == 4
+    world.end()
