@@ -397,7 +397,7 @@ def test_a_reader_that_starts_at_the_end_is_not_overtaken_by_a_trim(
 
         def resolve_under_the_lock(self: Log, start: Start) -> Offset:
             place = resolve(self, start)
-            assert log._writing()._mutex.locked()
+            assert log.writer.mutex.locked()
             return place
 
         monkeypatch.setattr(Log, "resolve", resolve_under_the_lock)

@@ -21,8 +21,9 @@ def test_what_a_killed_writer_stored_and_did_not_publish_is_published(
         log.append(b"one")
         words = log.writer.live.words
         words[PUBLISHED] = words[WRITTEN] - 1
-        other.writer.begin()
-        other.writer.end(wrote=False)
+        with other.writer.mutex:
+            other.writer.begin()
+            other.writer.end(wrote=False)
 
         assert payloads(other.records()) == [b"one"]
 
@@ -31,16 +32,15 @@ def test_what_a_killed_writer_stored_and_did_not_publish_is_published(
 def test_nobody_else_writes_during_a_turn(directory: Path, sync: SyncName) -> None:
     """Neither another thread nor another process."""
     with small_log(directory, sync=sync) as log, small_log(directory, sync=sync) as other:
-        log.writer.begin()
         others = [
             threading.Thread(target=handle.append, args=(b"after",)) for handle in (log, other)
         ]
-        for thread in others:
-            thread.start()
-        try:
+        with log.writer.mutex:
+            log.writer.begin()
+            for thread in others:
+                thread.start()
             log.writer.put(b"first", 0)
             log.writer.put_many([b"second", b"third"], [0, 0])
-        finally:
             log.writer.end(wrote=True)
         for thread in others:
             thread.join()

@@ -288,7 +288,8 @@ class Queue(QueueHandle):
     ) -> Consumer:
         """Yield jobs as they come, kept alive meanwhile; end when `stop` is set or none comes.
 
-        Asking for the next job acks the one before. Leaving the loop gives it back.
+        Asking for the next job acks the one before. Leaving the loop, also by an exception, gives
+        it back as if it had not been taken: work that may fail belongs in `with job:`.
         """
         return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
 

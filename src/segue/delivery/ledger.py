@@ -12,6 +12,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from segue.delivery import events
@@ -88,10 +89,11 @@ class Ledger(Lines):
 
     def aside_floor(self) -> int:
         """Return the lowest offset in the log aside that is still needed."""
-        here = [offset for offset in self.aside if Key(ASIDE, offset) not in self.places]
+        here = (offset for offset in self.aside if Key(ASIDE, offset) not in self.places)
+        lowest = list(here) if self.is_aside_unordered else list(islice(here, 1))
         moved = [at for where, at in self.places.values() if where == IN_ASIDE]
         # From `aside_next` on lies what nobody has looked at.
-        return min([*here, *moved, self.aside_next])
+        return min([*lowest, *moved, self.aside_next])
 
     def dead_floor(self, end: int) -> int:
         """Return the lowest offset in the log of dead letters that is still needed."""
@@ -386,12 +388,20 @@ class Ledger(Lines):
 
     # Checkpoint ----------------------------------------------------------------------------
 
+    def checkpoint_size(self) -> int:
+        """Return about how many events a checkpoint has."""
+        items = len(self.aside) + sum(len(level.items) for level in self.levels.values())
+        runs = len(self.dead.runs())
+        return items + self.leased + len(self.places) + len(self.keys) + runs + len(self.levels)
+
     def checkpoint(self) -> Iterator[Event]:
         """Yield events that give this state when they are applied to an empty ledger."""
         yield events.Booted(self.boot, self.epoch)
         if self.is_configured:
             yield events.Configured(self.rules.to_json().encode())
         yield events.Paused(int(self.paused))
+        if self.is_removed:
+            yield events.Removed()
         yield events.Counted(json.dumps(self.totals).encode(), self.aside_next)
         if self.has_aside:
             yield events.Opened(ASIDE)

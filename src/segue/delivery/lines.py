@@ -105,6 +105,9 @@ class Lines:
         self.aside: dict[int, Grant | Rest] = {}
         self.places: dict[Key, tuple[int, int]] = {}
         """Where messages lie that were moved out of their lane."""
+        self.is_aside_unordered = False
+        """Whether what is aside was noted in another order than it lies there."""
+        self._aside_last = 0
         self.leased = 0
         self.ready = 0
         self.delayed = 0
@@ -290,7 +293,12 @@ class Lines:
             self.delayed -= 1
 
     def _put_to_rest(self, lane: int, offset: int, rest: Rest) -> None:
-        items = self.aside if lane == ASIDE else self._level(lane).items
+        if lane == ASIDE:
+            items = self.aside
+            self.is_aside_unordered |= offset < self._aside_last and offset not in items
+            self._aside_last = max(self._aside_last, offset)
+        else:
+            items = self._level(lane).items
         self._forget(items.get(offset))
         items[offset] = rest
         if rest.not_before_us:

@@ -183,7 +183,7 @@ def unpack_prefix(payload: bytes, attr: int) -> tuple[Prefix, bytes]:
         return {}, payload
     try:
         prefix = json.loads(payload[:length])
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}, payload
     if not isinstance(prefix, dict):
         return {}, payload[length:]

@@ -24,6 +24,7 @@ SECONDS_MAX: Final = 100 * 365 * 86_400.0
 """No duration is longer: a hundred years."""
 DELIVERIES_MAX_DEFAULT: Final = 20
 DEDUPLICATION_SECONDS_DEFAULT: Final = 300.0
+SEGMENT_ITEMS_MAX: Final = 65_536
 SEGMENT_SIZE_DEFAULT: Final = 100
 """Items per segment where the queue is shown in the words of its ancestors (`state`)."""
 
@@ -62,7 +63,7 @@ class QueueRules:
         _check_count("max_deliveries", self.max_deliveries)
         _check_count("capacity", self.capacity)
         _check_count("keep_bytes", self.keep_bytes, least=0)
-        _check_count("segment_items", self.segment_items, most=1 << 20)
+        _check_count("segment_items", self.segment_items, most=SEGMENT_ITEMS_MAX)
         _check_seconds("backoff_base", self.backoff_base, 0)
         _check_seconds("backoff_cap", self.backoff_cap, 0)
         _check_seconds("backoff_jitter", self.backoff_jitter, 0, 1)

@@ -1,8 +1,8 @@
 """Holding the active segment: opening, rolling, syncing and sharing it. One lock order.
 
-Threads serialise on `_mutex`, processes on the log's file lock, which is taken under it: a file
+Threads serialise on `mutex`, processes on the log's file lock, which is taken under it: a file
 lock belongs to the opening, not to a thread. `_sync_lock` lets a thread sync while others append;
-it is taken after `_mutex` or alone, never before it.
+it is taken after `mutex` or alone, never before it.
 """
 
 import logging
@@ -64,7 +64,8 @@ class ActiveSegment:
         self._always = options.sync is Sync.ALWAYS
         self._durable = options.sync is not Sync.OS
         self._mapped = not self._always and self._disk.may_store_mapped(directory)
-        self._mutex = threading.Lock()
+        self.mutex = threading.Lock()
+        self._in_turn = False
         self._sync_lock = threading.Lock()
         self._stopped: SegueError | None = None
         # One owner, stores into the mapping, no age to look at: then a record is one call.
@@ -137,7 +138,7 @@ class ActiveSegment:
         if self._flusher is not None:
             self._flusher.stop()
         self.bell.ring()
-        with self._mutex:
+        with self.mutex:
             if isinstance(self._stopped, LogClosed):
                 return
             failed, self._stopped = self._stopped, LogClosed(f"{self._directory} is closed")
@@ -164,6 +165,7 @@ class ActiveSegment:
     def abandon(self) -> None:
         """In a forked child: drop what belongs to the parent, without unlocking it."""
         self._stopped = LogClosed("opened before a fork: open the log again in the child")
+        self.mutex = threading.Lock()  # Another thread may have held it: it is not in the child.
         self._simple = self._simply_shared = False
         self._tail.close()
         self._hint.close()
@@ -235,14 +237,16 @@ class ActiveSegment:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other writer, thread or process, from appending, rolling or deleting."""
-        with self._mutex:
+        with self.mutex:
             if self._stopped is not None:
                 raise self._refusal()
-            self._enter()
             try:
+                self._enter()
                 yield
             finally:
-                self._leave()
+                # Without a call of ours in between, where an interrupt could strike.
+                if self._shared:
+                    self._owner.unlock()
 
     def _enter(self) -> None:
         """Take the file lock, if the log is shared, and catch up with the others."""

@@ -6,7 +6,7 @@ modes it is published at once.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from segue.errors import (
@@ -37,37 +37,38 @@ class Appender(ActiveSegment):
         super().__init__(directory, options)
 
     # Flat on purpose: a call costs a tenth of an append.
-    def append(self, payload: Payload, *, attr: int = 0) -> Offset:  # noqa: PLR0912
+    def append(self, payload: Payload, *, attr: int = 0) -> Offset:
         """Append one record and return its offset."""
         if type(payload) is not bytes:
             payload = checked_payload(payload, self.payload_bytes_max)
         if self._always:
             return self._append_always(payload, attr)
-        # Acquired by hand: a with statement takes as long as storing the record.
-        self._mutex.acquire()
-        try:
-            if self._simple:
-                offset = self._tail.store(payload, attr, self._time_ns() // 1000)
-                if offset == NO_ROOM:
-                    offset = self._put(payload, attr)
-            elif self._simply_shared:
-                self._owner.lock()
-                try:
+        # The mutex by a with statement, the file lock inside a try: an exception that a signal
+        # handler raises between two steps must leave neither held.
+        with self.mutex:
+            try:
+                if self._simple:
                     offset = self._tail.store(payload, attr, self._time_ns() // 1000)
                     if offset == NO_ROOM:
-                        self._catch_up()
                         offset = self._put(payload, attr)
-                finally:
-                    self._owner.unlock()
-            else:
-                offset = self._append_with_care(payload, attr)
-            is_awaited = self._awaited[WAITING]
-        except (OverflowError, TypeError, struct.error):
-            raise InvalidArgument(f"attr must fit in 64 bits without a sign: {attr!r}") from None
-        except OSError as error:
-            raise storage_error(f"locking {self._directory}", error) from error
-        finally:
-            self._mutex.release()
+                elif self._simply_shared:
+                    try:
+                        self._owner.lock()
+                        offset = self._tail.store(payload, attr, self._time_ns() // 1000)
+                        if offset == NO_ROOM:
+                            self._catch_up()
+                            offset = self._put(payload, attr)
+                    finally:
+                        self._owner.unlock()
+                else:
+                    offset = self._append_with_care(payload, attr)
+                is_awaited = self._awaited[WAITING]
+            except (OverflowError, TypeError, struct.error):
+                raise InvalidArgument(
+                    f"attr must fit in 64 bits without a sign: {attr!r}"
+                ) from None
+            except OSError as error:
+                raise storage_error(f"locking {self._directory}", error) from error
         if self._flusher is not None:
             self._flusher.wake()
         if is_awaited:
@@ -83,11 +84,12 @@ class Appender(ActiveSegment):
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:
             raise self._refusal()
-        self._enter()
         try:
+            self._enter()
             return self._put(payload, attr)
         finally:
-            self._leave()
+            if self._shared:
+                self._owner.unlock()
 
     def _put(self, payload: bytes, attr: int) -> Offset:
         now_us = self._time_ns() // 1000
@@ -137,11 +139,11 @@ class Appender(ActiveSegment):
         commits = self._commits
         try:
             if commits.lead_alone():
-                with self._mutex:
+                with self.mutex:
                     offset = self._append_with_care(payload, attr)
                 self._sync(offset + 1)
                 if self._shared:
-                    with self._mutex:
+                    with self.mutex:
                         self._publish()
                 self.bell.ring()
                 return offset
@@ -161,19 +163,20 @@ class Appender(ActiveSegment):
     def _commit(self, requests: list[Request]) -> None:
         """Write, sync and publish; every request gets its offset or its error."""
         try:
-            with self._mutex:
+            with self.mutex:
                 if self._stopped is not None:
                     raise self._refusal()
-                self._enter()
                 try:
+                    self._enter()
                     self._put_all(requests)
                 finally:
-                    self._leave()
+                    if self._shared:
+                        self._owner.unlock()
                 end = self._tail.next_offset
             if any(request.error is None for request in requests):
                 self._sync_for_others(end, requests)
             if self._shared:
-                with self._mutex:
+                with self.mutex:
                     self._publish()
             for request in requests:
                 request.is_committed = request.error is None
@@ -219,35 +222,34 @@ class Appender(ActiveSegment):
     # Turns ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Keep every other writer, thread or process, out until `end`; be up to date with them."""
-        self._mutex.acquire()
-        try:
-            if self._stopped is not None:
-                raise self._refusal()
-            if self._shared:
-                self._owner.lock()
-                words, tail = self._words, self._tail
-                if words[PUBLISHED] != words[WRITTEN] and not self._always:
-                    words[PUBLISHED] = words[WRITTEN]  # Whoever wrote it was killed in between.
-                if (
-                    words[WRITTEN] != tail.first_offset + tail.index
-                    or words[SEGMENT] != tail.segment
-                    or words[STATE] != READY
-                ):
-                    self._catch_up_or_leave()
-        except OSError as error:
-            self._mutex.release()
-            raise storage_error(f"locking {self._directory}", error) from error
-        except BaseException:
-            self._mutex.release()
-            raise
+        """Keep every other process out until `end`, and be up to date with them.
 
-    def _catch_up_or_leave(self) -> None:
+        The caller holds `mutex`, and calls `end` whether or not this raises.
+        """
+        if self._stopped is not None:
+            raise self._refusal()
+        if not self._shared:
+            return
+        # Said first: then `end` unlocks, wherever an exception comes from.
+        self._in_turn = True
         try:
+            self._owner.lock()
+        except OSError as error:
+            raise storage_error(f"locking {self._directory}", error) from error
+        words, tail = self._words, self._tail
+        if words[PUBLISHED] != words[WRITTEN] and not self._always:
+            words[PUBLISHED] = words[WRITTEN]  # Whoever wrote it was killed in between.
+        if (
+            words[WRITTEN] != tail.first_offset + tail.index
+            or words[SEGMENT] != tail.segment
+            or words[STATE] != READY
+        ):
             self._catch_up()
-        except BaseException:
-            self._leave()
-            raise
+
+    @property
+    def unlock(self) -> Callable[[], None] | None:
+        """What ends a turn for other processes, beyond interruption; None if there are none."""
+        return self._owner.unlock if self._shared else None
 
     def put(self, payload: bytes, attr: int) -> Offset:
         """Append one record in the turn that `begin` began. Not synced, but published."""
@@ -272,14 +274,13 @@ class Appender(ActiveSegment):
         return Offset(self._tail.first_offset)
 
     def end(self, *, wrote: bool) -> None:
-        """Let others in, and wake whoever waits if something was put."""
-        try:
-            if self._shared:
+        """Let other processes in, and wake whoever waits if something was put."""
+        if self._in_turn:
+            try:
                 self._owner.unlock()
-        except OSError as error:
-            raise storage_error(f"unlocking {self._directory}", error) from error
-        finally:
-            self._mutex.release()
+            except OSError as error:
+                raise storage_error(f"unlocking {self._directory}", error) from error
+            self._in_turn = False
         if wrote:
             if self._flusher is not None:
                 self._flusher.wake()

@@ -215,7 +215,8 @@ class Queue(Protocol):
     ) -> Consumer:
         """Yield jobs as they come, kept alive meanwhile; end when `stop` is set or none comes.
 
-        Asking for the next job acks the one before. Leaving the loop gives it back.
+        Asking for the next job acks the one before. Leaving the loop, also by an exception, gives
+        it back as if it had not been taken: work that may fail belongs in `with job:`.
         """
 
     def peek(self, count: int = 1) -> list[Message]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from segue.errors import SegueError
+from segue.errors import LeaseLost, LockLost, LogClosed, SegueError, StoreClosed
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 0.5
 
 
 class Pulse:
-    """One thing that is kept alive. `beat` renews it; the error of a failed beat is kept."""
+    """One thing that is kept alive. `beat` renews it; the error that says it is lost is kept."""
 
     __slots__ = ("_beat", "error", "every_seconds", "is_stopped")
 
@@ -39,16 +39,13 @@ class Pulse:
         """Renew it once; stop if that cannot be."""
         try:
             self._beat()
-        except SegueError as error:
-            self._end(error)
-        except Exception as error:  # noqa: BLE001 - one pulse must not end all others.
-            self._end(SegueError(f"cannot be kept alive: {error!r}"))
-
-    def _end(self, error: SegueError) -> None:
-        if not self.is_stopped:
-            logger.warning("lost while at work reason=%s", error)
-        self.error = error
-        self.is_stopped = True
+        except (LeaseLost, LockLost, StoreClosed, LogClosed) as error:
+            if not self.is_stopped:
+                logger.warning("lost while at work reason=%s", error)
+            self.error = error
+            self.is_stopped = True
+        except Exception as error:  # noqa: BLE001 - one failed beat ends neither this nor others.
+            logger.warning("not renewed, will be tried again reason=%r", error)
 
 
 class Heartbeat:

@@ -8,18 +8,30 @@ looked at first.
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from segue.delivery import events
 from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX, Cause
 from segue.delivery.ledger import Ledger
+from segue.delivery.lines import Grant
 from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
 from segue.delivery.rules import QueueRules
-from segue.errors import SegueError, StorageError, StoreClosed
+from segue.errors import (
+    InvalidArgument,
+    LeaseLost,
+    LogClosed,
+    QueueFull,
+    QueueLocked,
+    SegueError,
+    StorageError,
+    StorageFull,
+    StoreClosed,
+)
 from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
@@ -42,6 +54,12 @@ ABSORB_ITEMS: Final = 10_000
 """How many messages pushed with a delay are taken in with one event."""
 
 
+_HARMLESS: Final = (LeaseLost, QueueLocked, QueueFull, InvalidArgument, StoreClosed)
+"""Errors that are raised before anything was changed."""
+
+T = TypeVar("T")
+
+
 class QueueRemoved(StoreClosed):
     """The queue was deleted by somebody, here or in another process."""
 
@@ -54,6 +72,7 @@ class QueueCore:
         self.path = path
         self.place = place
         self.journal = Journal(path / "ledger", place)
+        self.unlock = self.journal.writer.unlock
         self.lanes = Lanes(path, place, self.journal.bell)
         self.owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
         self.delivery = Delivery(self)
@@ -66,6 +85,7 @@ class QueueCore:
         self._boot = place.disk.boot_id()
         self._epoch_min = epoch_min
         self._closed = False
+        self._in_turn = False
         self.rules_seen = -1
         self.is_plain = False
         """Whether a push has nothing to look at."""
@@ -124,45 +144,98 @@ class QueueCore:
         """The state, for whoever has the turn."""
         return self.journal.ledger
 
-    def begin(self) -> None:
-        """Begin a turn: know everything, with nothing left that has expired."""
+    def run(self, step: Callable[..., T], *arguments: object) -> T:
+        """Have a turn: call `step` with all known and nobody else at it; return what it does."""
+        after: list[Callable[[], None]] | None = None
+        unlock = self.unlock
+        try:
+            with self.journal.writer.mutex:
+                try:
+                    self._begin()
+                    return step(*arguments)
+                except BaseException as error:
+                    self._broken_off(error)
+                    raise
+                finally:
+                    try:
+                        after = self._end()
+                    except BaseException:
+                        if unlock is not None:
+                            unlock()
+                        self.journal.forget()
+                        raise
+        finally:
+            if after is not None:
+                for task in after:
+                    task()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Have a turn for the length of a block."""
+        after: list[Callable[[], None]] | None = None
+        unlock = self.unlock
+        try:
+            with self.journal.writer.mutex:
+                try:
+                    self._begin()
+                    yield
+                except BaseException as error:
+                    self._broken_off(error)
+                    raise
+                finally:
+                    try:
+                        after = self._end()
+                    except BaseException:
+                        if unlock is not None:
+                            unlock()
+                        self.journal.forget()
+                        raise
+        finally:
+            if after is not None:
+                for task in after:
+                    task()
+
+    def _begin(self) -> None:
+        """Know everything, with nothing left that has expired."""
+        journal = self.journal
+        journal.wrote = False
         if self._closed:
             self.require_open()
-        journal = self.journal
         journal.writer.begin()
-        try:
-            journal.wrote = False
-            if journal.words[WRITTEN] != journal.applied or not journal.is_read:
-                journal.catch_up()
-            ledger = journal.ledger
-            if ledger.is_removed:
-                raise QueueRemoved(f"queue {self.name} was removed")
-            if ledger.boot != self._boot or not ledger.epoch:
-                self._restart()
-            if ledger.has_aside and (
-                self.lanes.aside.end != ledger.aside_next or ledger.aside_missing.count
-            ):
-                self._absorb()
-            if ledger.keying:
-                self._find_keyed()
-            if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
-                for grant in ledger.overdue(ticks_us):
-                    self.settling.expire(grant)
-            if ledger.due and ledger.due[0][0] <= (now_us := self._clock()):
-                ledger.promote(now_us)
-        except BaseException:
-            journal.end()
-            raise
+        if journal.words[WRITTEN] != journal.applied or not journal.is_read:
+            journal.catch_up()
+        ledger = journal.ledger
+        if ledger.is_removed:
+            raise QueueRemoved(f"queue {self.name} was removed")
+        if ledger.boot != self._boot or not ledger.epoch:
+            self._restart()
+        if ledger.has_aside and (
+            self.lanes.aside.end != ledger.aside_next or ledger.aside_missing.count
+        ):
+            self._absorb()
+        if ledger.keying:
+            self._find_keyed()
+        if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
+            self._expire(ledger.overdue(ticks_us))
+        if ledger.due and ledger.due[0][0] <= (now_us := self._clock()):
+            ledger.promote(now_us)
+        self._in_turn = True
 
-    def end(self) -> None:
-        """End a turn, and tidy up if that is due."""
-        journal = self.journal
-        if not self.upkeep.is_due:
-            if journal.wrote and journal.applied >= journal.checkpoint_due:
-                journal.end_with_checkpoint()
-            else:
-                journal.writer.end(wrote=journal.wrote)
-            return
+    def _expire(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            try:
+                self.settling.expire(grant)
+            except StorageFull as error:
+                # No space to note it: the others may look all the same, and the next tries again.
+                logger.warning("not given back queue=%s reason=%s", self.name, error)
+                return
+
+    def _end(self) -> list[Callable[[], None]] | None:
+        """Let other processes in; return what is to be done when other threads may be, too."""
+        in_turn, self._in_turn = self._in_turn, False
+        if not self.upkeep.is_due or not in_turn or not self.journal.is_read:
+            after = self.journal.end()
+            return None if after is None else [after]
         deletions: list[Deletion] = []
         try:
             deletions = self.upkeep.due()
@@ -170,22 +243,21 @@ class QueueCore:
             # What the turn was for has happened; the next look tries again.
             logger.warning("not tidied queue=%s reason=%s", self.name, error)
         finally:
-            self.journal.end()
-        self.upkeep.run(deletions)
+            after = self.journal.end()
+        tasks = [] if after is None else [after]
+        return [*tasks, partial(self.upkeep.run, deletions)]
+
+    def _broken_off(self, error: BaseException) -> None:
+        """Trust nothing in memory after an error that nobody expected, as an interrupt is."""
+        if not isinstance(error, _HARMLESS):
+            self.journal.forget()
+        if self._closed and isinstance(error, ValueError | LogClosed):
+            raise StoreClosed(f"queue {self.name} is closed") from error
 
     def require_open(self) -> None:
         """Raise StoreClosed if the queue was closed."""
         if self._closed:
             raise StoreClosed(f"queue {self.name} is closed")
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Have a turn."""
-        self.begin()
-        try:
-            yield
-        finally:
-            self.end()
 
     def _restart(self) -> None:
         """The machine was started anew: nobody holds anything any more."""
@@ -233,6 +305,7 @@ class QueueCore:
         window_us = round(ledger.rules.dedup_window * 1_000_000)
         for digest, (number, start) in list(ledger.keying.items()):
             lane = self.lane_in_turn(number)
+            lane.log.flush()  # What was written and not yet shown counts, too.
             for record in lane.log.records(
                 min(max(start, lane.log.first_offset), lane.end), on_damage="skip"
             ):
@@ -266,7 +339,11 @@ class QueueCore:
     def look_at_rules(self) -> None:
         """Learn of new rules; costs next to nothing where there are none."""
         self.require_open()
-        if self.journal.rules_changed != self.rules_seen:
+        try:
+            is_changed = self.journal.rules_changed != self.rules_seen
+        except ValueError:  # Closed by another thread, or by a fork: a turn says which.
+            is_changed = True
+        if is_changed:
             with self.turn():
                 self._note_rules()
 
@@ -357,9 +434,14 @@ class QueueCore:
 
     def _has_news(self, seen: tuple[int, int]) -> bool:
         try:
-            return self._closed or self.signature() != seen
-        except ValueError:
-            return True  # Closed by another thread just now.
+            due = self.journal.ledger.due
+            return (
+                self._closed
+                or self.signature() != seen
+                or (bool(due) and due[0][0] <= self._clock())  # A clock may be set forward.
+            )
+        except (ValueError, IndexError):
+            return True  # Closed, or changed, by another thread just now.
 
     def set_paused(self, paused: bool) -> None:
         """Stop or go on delivering, for everybody."""

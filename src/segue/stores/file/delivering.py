@@ -233,7 +233,9 @@ class Delivery:
         logger.warning(
             "passed over damage queue=%s lane=%d from=%d to=%d", name, lane, first, following
         )
-        self._journal.write(events.Passed(lane, first, max(1, following - first), How.DAMAGED))
+        size = max(1, following - first)
+        self._journal.write(events.Passed(lane, first, size, How.DAMAGED))
+        self._core.upkeep.note(lane, first + size - 1, size)
 
     def _is_outlived(self, key: Key, record: Record, *, settle: bool) -> bool:
         """Tell whether a message's time to live is over; with `settle`, deal with it then."""
@@ -259,3 +261,4 @@ class Delivery:
             self._journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
         else:
             self._journal.write(events.Passed(key.lane, key.offset, 1, how))
+        self._core.upkeep.note(key.lane, key.offset, 1)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
 
 LEASES_SHOWN_MAX: Final = 100
-READ_STEP: Final = 1_000
 
 
 class Inspection:

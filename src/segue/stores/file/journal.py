@@ -6,7 +6,7 @@ the checkpoint before it is deleted: so a damaged checkpoint costs nothing but t
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ CHECKPOINT_BATCH: Final = 1_000
 FETCH_EVENTS: Final = 1_024
 EPOCH_START_US: Final = 1_767_225_600_000_000
 """The start of 2026."""
+EPOCH_CALENDAR_MAX: Final = (1 << 24) - (1 << 20)
 EPOCH_SHIFT: Final = 40
 """A token is the place of its lease in the ledger, below the number of the machine's starts."""
 
@@ -64,6 +65,8 @@ class Journal:
     def catch_up(self) -> None:
         """Apply what others wrote since our last turn, in a turn of ours."""
         end = self.writer.written
+        if not self.is_read:
+            self._start_over()
         try:
             self._apply_up_to(end)
         except OffsetTrimmed:
@@ -73,37 +76,40 @@ class Journal:
         self.applied = end
         self.is_read = True
 
-    def end(self) -> None:
-        """Let others in."""
-        if self.wrote and self.applied >= self.checkpoint_due:
-            self.end_with_checkpoint()
-        else:
+    def end(self) -> Callable[[], None] | None:
+        """Let other processes in; return what is to be done when other threads may be, too."""
+        if not self.wrote or self.applied < self.checkpoint_due:
             self.writer.end(wrote=self.wrote)
-
-    def end_with_checkpoint(self) -> None:
-        """Let others in after writing the state down, if it is small enough by now."""
+            return None
         try:
             is_written = self._write_checkpoint()
+            self.applied = self.writer.written
         except SegueError as error:
             # What the turn was for has happened; the next one tries again.
             logger.warning("no checkpoint path=%s reason=%s", self.log.path, error)
+            self.forget()
             is_written = False
         finally:
-            self.applied = self.writer.written
             self.writer.end(wrote=True)
-        if is_written:
-            try:
-                self.log.trim(self._checkpoint_before)
-            except SegueError as error:
-                logger.warning("ledger not trimmed path=%s reason=%s", self.log.path, error)
+        return self._trim if is_written else None
+
+    def _trim(self) -> None:
+        try:
+            self.log.trim(self._checkpoint_before)
+        except SegueError as error:
+            logger.warning("ledger not trimmed path=%s reason=%s", self.log.path, error)
 
     def write(self, event: Event) -> None:
-        """Append an event and take it in. Nothing has happened if this raises."""
+        """Append an event and take it in. Nothing has happened if this raises a SegueError."""
         payload, attr = encode(event)
         offset = self.writer.put(payload, attr)
         self.wrote = True
         self.applied = Offset(offset + 1)
         self.ledger.apply(event)
+
+    def forget(self) -> None:
+        """Read everything anew in the next turn: this one was broken off, who knows where."""
+        self.is_read = False
 
     def next_token(self) -> int:
         """Return the token of a lease that is written next."""
@@ -178,7 +184,7 @@ class Journal:
     def _write_checkpoint(self) -> bool:
         """Write the whole state at the start of a segment, in the turn; tell whether it was due."""
         ledger = self.ledger
-        size = len(ledger.aside) + len(ledger.keys) + 2 * ledger.leased + ledger.ready
+        size = ledger.checkpoint_size()
         if self.applied - self._checkpoint < 2 * size:
             self.checkpoint_due = self._checkpoint + 2 * size
             return False
@@ -190,6 +196,7 @@ class Journal:
             count += len(batch)
         self._put_checkpoint([Ended(count)])
         self._remember_checkpoint(start)
+        self.checkpoint_due = self.writer.written + max(CHECKPOINT_EVENTS, size)
         return True
 
     def _put_checkpoint(self, batch: list[Event]) -> None:
@@ -205,7 +212,8 @@ class Journal:
         boot = self._place.disk.boot_id()
         # By the calendar, too: so tokens grow even if the ledger was lost.
         minutes = (self._place.clock() - EPOCH_START_US) // 60_000_000
-        self.write(Booted(boot, max(self.ledger.epoch + 1, epoch_min, minutes)))
+        calendar = min(minutes, EPOCH_CALENDAR_MAX)  # A clock may be wrong by decades.
+        self.write(Booted(boot, max(self.ledger.epoch + 1, epoch_min, calendar)))
 
     def set_damage_aside(self) -> None:
         """Keep what could not be read in quarantine. Not in a turn."""
@@ -215,13 +223,6 @@ class Journal:
             logger.warning("repair failed path=%s reason=%s", self.log.path, error)
         else:
             logger.warning("repaired path=%s report=%s", self.log.path, report)
-
-    def events(self) -> Iterator[tuple[Record, Event]]:
-        """Yield what the ledger still holds, checkpoints left out."""
-        for record in self.log.records(on_damage="skip"):
-            event = decode(record.payload, record.attr)
-            if event is not None and not record.attr & CHECKPOINT:
-                yield record, event
 
     def close(self) -> None:
         if self._cursor is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from segue.delivery.events import ASIDE
+from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import (
     CorruptRecord,
     CorruptSegment,
@@ -23,7 +24,7 @@ from segue.errors import (
 from segue.log import Log
 from segue.log.cursor import Cursor
 from segue.log.disk import storage_errors
-from segue.log.layout import Offset
+from segue.log.layout import SEGMENT_BYTES_DEFAULT, Offset
 from segue.log.live import PUBLISHED, SEGMENT
 from segue.log.options import SyncName
 from segue.log.record import Record
@@ -32,10 +33,11 @@ from segue.stores.file.place import Place
 
 UNREADABLE: Final = (OffsetOutOfRange, RecordRemoved, CorruptRecord, CorruptSegment)
 """What reading a message may come to: it was lost to a power cut, removed or damaged."""
+WIDE_SEGMENT_BYTES: Final = 2 * SEGMENT_BYTES_DEFAULT
+"""The segments of what is moved: whatever fits in a lane fits here with all that is said of it."""
+READ_AHEAD_STEP: Final = 16
 READ_AHEAD_ITEMS: Final = 256
 READ_AHEAD_BYTES: Final = 256 * 1024
-SIZE_SAMPLE: Final = 16
-"""Every so-manieth message is measured to know how large they are."""
 
 
 def is_damage(error: SegueError) -> bool:
@@ -53,7 +55,7 @@ class Lane:
         self._cursor = Cursor(log._horizon, Offset(0), on_damage="skip", pin=False)
         self.ahead: list[Record] = []
         self.base = 0
-        self._items = READ_AHEAD_ITEMS
+        self._items = READ_AHEAD_STEP
         self._first_end: int | None = None
         self._measured_at = -1
 
@@ -76,24 +78,25 @@ class Lane:
     def read_ahead(self, first: int, most: int) -> None:
         """Have messages from `first` on in memory: `ahead`, which begins with `base`."""
         cursor = self._cursor
-        most = max(most, self._items)
+        wanted, most = most, max(most, self._items)
         place = first - self.base
         records = self.ahead[place:] if 0 <= place < len(self.ahead) else []
         cursor.offset = Offset(first + len(records))
         try:
-            while len(records) < most and (more := cursor.fetch(most - len(records))):
-                records += more  # A call ends where a segment does.
+            size_bytes = 0
+            while len(records) < wanted or (len(records) < most and size_bytes < READ_AHEAD_BYTES):
+                more = cursor.fetch(max(READ_AHEAD_STEP, wanted - len(records)))
+                if not more:
+                    break
+                records += more
+                size_bytes += sum(len(record.payload) for record in more)
         except OffsetTrimmed:
             records = []  # The first segment is gone, and nobody deleted it.
         if records and records[-1].offset != first + len(records) - 1:
             records = _without_gap(records, first)
         self.ahead = records
         self.base = first
-        if records:
-            # What is held in memory has a limit, also where messages are large.
-            some = records[::SIZE_SAMPLE]
-            size_bytes = sum(len(record.payload) for record in some) // len(some) + 1
-            self._items = max(1, min(READ_AHEAD_ITEMS, READ_AHEAD_BYTES // size_bytes))
+        self._items = READ_AHEAD_ITEMS
 
     def next_readable(self, first: int) -> int:
         """Return where reading can go on after `first`, which cannot be read."""
@@ -133,6 +136,11 @@ def _without_gap(records: list[Record], first: int) -> list[Record]:
     ]
 
 
+def _is_priority(name: str) -> bool:
+    is_number = name.isascii() and name.isdecimal() and len(name) <= len(str(PRIORITY_MAX))
+    return is_number and str(int(name)) == name and int(name) <= PRIORITY_MAX
+
+
 class Lanes:
     """All logs of one queue but its ledger, opened when they are first needed."""
 
@@ -159,22 +167,33 @@ class Lanes:
             with self._lock:
                 lane = self.by_priority.get(priority)
                 if lane is None:
-                    lane = self._open(f"lanes/{priority}", self._segment_items)
+                    lane = self._open(f"lanes/{priority}", segment_items=self._segment_items)
                     self.by_priority[priority] = lane
         return lane
 
     def _open(
-        self, name: str, segment_items: int | None = None, sync: SyncName | None = None
+        self,
+        name: str,
+        *,
+        segment_items: int | None = None,
+        segment_bytes: int | None = None,
+        sync: SyncName | None = None,
     ) -> Lane:
-        path = self._path / name
-        log = self._place.log(path, segment_items=segment_items, bell=self._bell, sync=sync)
-        return Lane(log)
+        return Lane(
+            self._place.log(
+                self._path / name,
+                segment_items=segment_items,
+                segment_bytes=segment_bytes,
+                bell=self._bell,
+                sync=sync,
+            )
+        )
 
     @property
     def aside(self) -> Lane:
         with self._lock:
             if self._aside is None:
-                self._aside = self._open("aside")
+                self._aside = self._open("aside", segment_bytes=WIDE_SEGMENT_BYTES)
             return self._aside
 
     @property
@@ -182,7 +201,8 @@ class Lanes:
         with self._lock:
             if self._dead is None:
                 # Synced at once: the ledger must not say of a message that it is here before it is.
-                self._dead = self._open("dead", sync="always" if self._place.is_durable else "os")
+                sync: SyncName = "always" if self._place.is_durable else "os"
+                self._dead = self._open("dead", sync=sync, segment_bytes=WIDE_SEGMENT_BYTES)
             return self._dead
 
     def make_directory(self) -> None:
@@ -193,7 +213,7 @@ class Lanes:
     def priorities_on_disk(self) -> list[int]:
         """Return the priorities that have a lane."""
         names = self._place.disk.names(self._path / "lanes")
-        return [int(name) for name in names if name.isdecimal()]
+        return [int(name) for name in names if _is_priority(name)]
 
     def has_aside_on_disk(self) -> bool:
         return self._place.disk.exists(self._path / "aside")

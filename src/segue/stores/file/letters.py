@@ -1,5 +1,6 @@
 """Dead letters of a queue: looking at them, bringing them back, dropping them."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -58,7 +59,9 @@ class DeadLetters:
         """Bring letters back to the front of their priority."""
         given: object = rate
         if given is not None and (
-            isinstance(given, bool) or not isinstance(given, int | float) or not given > 0
+            isinstance(given, bool)
+            or not isinstance(given, int | float)
+            or not 0 < given < math.inf
         ):
             raise InvalidArgument(f"rate must be a positive number a second: {rate!r}")
         matched = redriven = 0
@@ -120,7 +123,7 @@ class DeadLetters:
 
 def is_number(text: str) -> bool:
     """Tell whether `text` is a whole number that fits in 64 bits."""
-    return text.isascii() and text.isdecimal() and len(text) < DIGITS_MAX
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
 
 
 def key_of(message: str) -> Key:

@@ -127,6 +127,8 @@ class Pusher:
         """Refuse what never fits before any of it is written."""
         for lane, group in _by_lane(letters).items():
             size_bytes_max = self._core.lane(lane).log.writer.payload_bytes_max
+            if lane == ASIDE:
+                size_bytes_max //= 2  # Its segments are twice as wide, to take what is moved.
             for letter in group:
                 checked_payload(letter.payload, size_bytes_max)
 
@@ -170,7 +172,8 @@ class Pusher:
                     self._note_keys(fresh)
                     break
                 seen = core.signature()
-            self._wait_for_space(seen, deadline)
+                pause = core.seconds_to_next()
+            self._wait_for_space(seen, deadline, pause)
         if core.place.sync == "always" and any(letter.digest for letter in fresh):
             core.journal.sync()  # A key that is forgotten lets its message in a second time.
         known = {letter.digest: letter.key for letter in fresh if letter.digest is not None}
@@ -261,13 +264,16 @@ class Pusher:
                 dropped += size
         return dropped == count
 
-    def _wait_for_space(self, seen: tuple[int, int], deadline: float | None) -> None:
+    def _wait_for_space(
+        self, seen: tuple[int, int], deadline: float | None, pause: float | None
+    ) -> None:
         core = self._core
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             rules = core.ledger.rules
             raise QueueFull(queue=core.name, capacity=rules.capacity or 0)
-        core.wait_for_news(seen, left)
+        waits = [seconds for seconds in (left, pause) if seconds is not None]
+        core.wait_for_news(seen, min(waits, default=None))
 
 
 def _batches(letters: list[Letter], items_max: int, size_bytes_max: int) -> Iterator[list[Letter]]:

@@ -10,7 +10,7 @@ from segue.delivery.events import ASIDE, OWNER_BYTES_MAX, Cause, Purged
 from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
-from segue.errors import InvalidArgument, QueueEmpty, QueueLocked
+from segue.errors import InvalidArgument, LogClosed, QueueEmpty, QueueLocked
 from segue.log.live import OWN, PUBLISHED
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
@@ -87,15 +87,18 @@ class FileQueue:
             and headers is None
             and wait is None
             and core.is_plain
-            and core.journal.words[OWN] == core.rules_seen
         ):
             # Most messages: one append and nothing else.
             lane = core.lanes.by_priority.get(priority)
-            if lane is not None:
-                offset = lane.append(body)
-                if core.journal.words[OWN] != core.rules_seen:
-                    core.look_at_rules()  # It may have been removed under our hands.
-                return MessageId(f"{priority}-{offset}")
+            try:
+                if lane is not None and core.journal.words[OWN] == core.rules_seen:
+                    offset = lane.append(body)
+                    if core.journal.words[OWN] != core.rules_seen:
+                        core.look_at_rules()  # It may have been removed under our hands.
+                    return MessageId(f"{priority}-{offset}")
+            except (ValueError, LogClosed):
+                core.look_at_rules()  # Closed by another thread, or by a fork: this says which.
+                raise
         item = Item(body=body, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
         return self._pusher.push([item], wait)[0]
 
@@ -116,7 +119,7 @@ class FileQueue:
         """Take up to `count` messages for good."""
         _check_count(count)
         core = self._core
-        messages = self._deliver(lambda: core.delivery.pop(count), wait)
+        messages = self._deliver(core.delivery.pop, wait, count)
         if messages and core.place.sync == "always":
             core.journal.sync()
         return messages
@@ -127,11 +130,7 @@ class FileQueue:
         """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
         core = self._core
         if wait == 0 and owner is None:
-            core.begin()
-            try:
-                jobs = core.delivery.lease(1, self._ttl_us(ttl), core.owner, self)
-            finally:
-                core.end()
+            jobs = core.run(self._lease, 1, ttl, core.owner)
         else:
             jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
         if not jobs:
@@ -151,10 +150,10 @@ class FileQueue:
         core = self._core
         holder = core.owner if owner is None else _owner(owner)
 
-        def lease() -> list[Job]:
-            return core.delivery.lease(count, self._ttl_us(ttl), holder, self)
+        return self._deliver(self._lease, wait, count, ttl, holder)
 
-        return self._deliver(lease, wait)
+    def _lease(self, count: int, ttl: Duration | None, owner: bytes) -> list[Job]:
+        return self._core.delivery.lease(count, self._ttl_us(ttl), owner, self)
 
     def _ttl_us(self, ttl: Duration | None) -> int:
         """Return how long a lease lasts, by the rules as they are in this turn."""
@@ -164,15 +163,13 @@ class FileQueue:
         ttl_us = duration_us(ttl, name="ttl")
         return rules.lease_us((ttl_us or 0) / 1_000_000)
 
-    def _deliver(self, step: Callable[[], list[T]], wait: Duration | None) -> list[T]:
+    def _deliver(
+        self, step: Callable[..., list[T]], wait: Duration | None, *arguments: object
+    ) -> list[T]:
         """Return what `step` does in a turn, again and again until `wait` is over."""
         core = self._core
         if wait == 0:
-            core.begin()
-            try:
-                return step()
-            finally:
-                core.end()
+            return core.run(step, *arguments)
         wait_us = duration_us(wait, name="wait")
         deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
         while True:
@@ -180,7 +177,7 @@ class FileQueue:
             with core.turn():
                 seen = core.signature()  # Before looking: what comes later is news.
                 try:
-                    found = step()
+                    found = step(*arguments)
                 except QueueLocked as error:
                     found, locked = [], error
                 pause = core.seconds_to_next()
@@ -212,11 +209,7 @@ class FileQueue:
         if type(job) is not Job or job.holder is not self:
             self.ack_many([job])
             return
-        core.begin()
-        try:
-            core.settling.ack(job.lane, job.offset, job.token)
-        finally:
-            core.end()
+        core.run(core.settling.ack, job.lane, job.offset, job.token)
         job.settle()
 
     def ack_many(self, jobs: Iterable[Job | Receipt]) -> None:
@@ -270,10 +263,12 @@ class FileQueue:
     def extend(self, job: Job | Receipt, *, ttl: Duration | None = None) -> None:
         """Let a lease end `ttl` from now. Raises LeaseLost."""
         lane, offset, token = self._lease_of(job)
-        if ttl is None and type(job) is Job:
-            ttl = job.ttl_seconds
         with self._core.turn():
-            self._core.settling.extend(lane, offset, token, self._ttl_us(ttl))
+            if ttl is None and type(job) is Job:
+                ttl_us = round(job.ttl_seconds * 1_000_000)  # As it was taken, whatever holds now.
+            else:
+                ttl_us = self._ttl_us(ttl)
+            self._core.settling.extend(lane, offset, token, ttl_us)
 
     def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
         """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
@@ -323,13 +318,13 @@ class FileQueue:
         core = self._core
         with core.turn():
             ledger = core.ledger
-            before = core.held_count()
+            before = ledger.totals["purged"]
             ends = [(priority, core.end_of(priority)) for priority in ledger.order]
             if ledger.has_aside:
                 ends.append((ASIDE, core.lanes.aside.words[PUBLISHED]))
             core.journal.write(Purged(tuple(ends)))
             core.upkeep.is_due = True
-            return before - core.held_count()
+            return ledger.totals["purged"] - before
 
     def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
         """Yield the dead letters, oldest first."""

@@ -154,6 +154,7 @@ class Settling:
         """Settle a message that is nowhere to be found, unless looking for it has done so."""
         if self._journal.ledger.find(key) is not None:
             self._journal.write(Settled(0, how, (Run(key.lane, key.offset, 1),)))
+            self._core.upkeep.note(key.lane, key.offset, 1)
 
     def bury_record(
         self, key: Key, record: Record, attempt: int, cause: Cause, reason: bytes

@@ -4,7 +4,8 @@ import logging
 import shutil
 import threading
 import tomllib
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -36,6 +37,7 @@ QUEUES: Final = "queues"
 RINGS: Final = "rings"
 LOCKS: Final = "locks"
 EPOCH_DIGITS_MAX: Final = 8
+REMOVAL_LOCK: Final = ".removal"
 
 
 class FileStore:
@@ -88,11 +90,31 @@ class FileStore:
         try:
             core = QueueCore(name, path, self.place, epoch_min=epoch_min)
         except QueueRemoved:
-            # Whoever removed it was killed before the directory was gone.
-            _remove(path, self.place)
-            core = QueueCore(name, path, self.place, epoch_min=epoch_min)
+            with self._removing():
+                core = self._made_anew(name, path)
         self._queues[name] = core
         return core
+
+    def _made_anew(self, name: str, path: Path) -> QueueCore:
+        epoch_min = _read_epoch(path, self.place) + 1
+        try:
+            return QueueCore(name, path, self.place, epoch_min=epoch_min)
+        except QueueRemoved:
+            # Whoever removed it was killed before the directory was gone.
+            _remove(path, self.place)
+            return QueueCore(name, path, self.place, epoch_min=epoch_min)
+
+    @contextmanager
+    def _removing(self) -> Iterator[None]:
+        """Keep other processes from removing queues, and from making removed ones anew."""
+        disk = self.place.disk
+        with storage_errors(f"locking {self.url}"):
+            fd = disk.open_to_write(self.place.root / QUEUES / REMOVAL_LOCK, create=True)
+        try:
+            disk.lock(fd)
+            yield
+        finally:
+            disk.close(fd)
 
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""
@@ -102,13 +124,13 @@ class FileStore:
             if not self.place.disk.exists(path):
                 return False
             core = self._queue_core(name)
-            with storage_errors(f"removing {path}"):
+            with self._removing(), storage_errors(f"removing {path}"):
                 # A queue made anew under the name must not give the same tokens again.
                 epoch = str(core.remove()).encode()
                 self.place.disk.replace_file(_epoch_path(path), epoch, sync=True)
-            del self._queues[name]
-            core.close()
-            return _remove(path, self.place)
+                del self._queues[name]
+                core.close()
+                return _remove(path, self.place)
 
     # Rings ---------------------------------------------------------------------------------
 

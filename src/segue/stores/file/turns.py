@@ -56,18 +56,13 @@ class Turn:
 def turn_on(log: Log) -> Iterator[Turn]:
     """Keep every other writer out of `log` for the length of the block."""
     writer = log.writer
-    writer.begin()
-    while writer.written != log.next_offset:
-        # Somebody died between writing and showing it. It would count from our first record on,
-        # so we must see it before we decide.
-        writer.end(wrote=False)
-        log.flush()
-        writer.begin()
     turn = Turn(writer)
-    try:
-        yield turn
-    finally:
-        writer.end(wrote=turn.wrote)
+    with writer.mutex:
+        try:
+            writer.begin()
+            yield turn
+        finally:
+            writer.end(wrote=turn.wrote)
     if turn.is_durable:
         writer.sync(turn.end)
 

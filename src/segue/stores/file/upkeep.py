@@ -27,6 +27,8 @@ PINNED_SEGMENTS_MAX: Final = 4
 """How many segments may be kept for messages that were delivered and are not settled."""
 CARRY_ITEMS_MAX: Final = 1_000
 """How many messages are carried out of one segment at most; a fuller one stays."""
+CARRY_SHARE: Final = 4
+"""At most one in so many of a segment's messages is carried out of it."""
 CARRY_SEGMENTS_MAX: Final = 8
 """How many segments are emptied in one turn."""
 KEEP_LOOK_US: Final = 1_000_000
@@ -123,7 +125,9 @@ class Upkeep:
             if end is None or end > ledger.levels[priority].cursor:
                 break
             offsets = ledger.outstanding_before(priority, end)
-            if len(offsets) > CARRY_ITEMS_MAX:
+            segment = lane.log._segment_of(Offset(floor))
+            size = end - lane.log._horizon.catalog.header(segment).first_offset
+            if not _is_worth_carrying(len(offsets), size):
                 break
             for offset in offsets:
                 self._carry(Key(priority, offset))
@@ -183,7 +187,8 @@ class Upkeep:
         moved = [
             key for key, (where, at) in ledger.places.items() if where == IN_ASIDE and at < end
         ]
-        if len(waiting) + len(moved) <= CARRY_ITEMS_MAX:
+        size = end - self._core.lanes.aside.log.first_offset
+        if _is_worth_carrying(len(waiting) + len(moved), size):
             for key in waiting + moved:
                 self._carry(key)
 
@@ -200,3 +205,8 @@ class Upkeep:
                 lane.trim(offset)
         except SegueError as error:
             logger.warning("segments not deleted queue=%s reason=%s", core.name, error)
+
+
+def _is_worth_carrying(count: int, size: int) -> bool:
+    """Tell whether few of a segment's messages hold it: to copy most of it would free nothing."""
+    return count <= CARRY_ITEMS_MAX and count * CARRY_SHARE <= max(size, CARRY_SHARE)

@@ -1,0 +1,64 @@
+"""Exceptions out of a signal handler, as Ctrl-C is one, wherever they strike."""
+
+import contextlib
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from segue.errors import QueueEmpty, QueueLocked
+from segue.stores.opening import open_directory
+
+INTERRUPTS = 500
+EVERY_SECONDS = 0.0007
+
+
+class Interrupted(BaseException):
+    """What the handler raises."""
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """A signal that raises again and again, at no particular line."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
+def test_an_interrupt_leaves_no_lock_held_and_no_state_behind(
+    scratch: Path, interrupts: None, *, exclusive: bool
+) -> None:
+    """Whoever calls next, here or in another process, neither hangs nor counts wrong."""
+    store = open_directory(scratch, sync="os", exclusive=exclusive)
+    queue = store.queue("jobs")
+    queue.push(b"first")  # Opening files is another matter.
+    for seed in range(INTERRUPTS):
+        with contextlib.suppress(Interrupted):
+            signal.setitimer(signal.ITIMER_REAL, EVERY_SECONDS * (1 + seed % 7) / 3)
+            for number in itertools.count():
+                queue.push(b"%d" % number)
+                with contextlib.suppress(QueueEmpty, QueueLocked):
+                    queue.lease(ttl=0.001).ack()
+                queue.count()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if not exclusive:
+        with open_directory(scratch, sync="os") as other:
+            assert other.queue("jobs").count() == queue.count()
+    deadline = time.monotonic() + 10
+    while queue.count().total and time.monotonic() < deadline:
+        queue.ack_many(queue.lease_many(1_000))
+
+    counts = queue.count()
+    assert (counts.total, counts.leased) == (0, 0)
+    store.close()
