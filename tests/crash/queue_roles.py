@@ -78,9 +78,9 @@ def hold_the_turn(channel: Channel, root: Path) -> None:
     store = segue.open(root, sync="os")
     store.queue(QUEUE).count()
     core = vars(store)["_queues"][QUEUE]
-    core.begin()
-    channel.report(READY)
-    time.sleep(60)
+    with core.turn():
+        channel.report(READY)
+        time.sleep(60)
 
 
 def hold_a_lane(channel: Channel, root: Path) -> None:
