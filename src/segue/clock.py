@@ -7,6 +7,7 @@ mean something to people (a delay, a time to live) are clock times; leases and l
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # The latter but on Linux.
 
@@ -20,6 +21,13 @@ Ticks = Callable[[], int]
 def system_clock() -> int:
     """Return the wall clock in microseconds."""
     return time.time_ns() // 1000
+
+
+def nanoseconds_of(ticks: Ticks) -> Ticks:
+    """Return `ticks` in nanoseconds: for the system's own that saves a call where each counts."""
+    if ticks is system_ticks:
+        return partial(time.clock_gettime_ns, _BOOTTIME)
+    return lambda: ticks() * 1000
 
 
 def system_ticks() -> int:

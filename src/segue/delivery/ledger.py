@@ -29,7 +29,7 @@ from segue.delivery.events import (
     Take,
 )
 from segue.delivery.life import State
-from segue.delivery.lines import Grant, Level, Lines, Rest
+from segue.delivery.lines import HEAP_SLACK, Grant, Level, Lines, Rest
 from segue.delivery.message import Key
 from segue.delivery.ranges import OffsetRanges
 from segue.delivery.rules import QueueRules
@@ -185,7 +185,10 @@ class Ledger(Lines):
         level.cursor = offset + 1
         self.leased += 1
         self.grants += 1
-        self._watch(grant)
+        deadlines = self.deadlines
+        heapq.heappush(deadlines, (deadline_us, next(self._numbers), grant))
+        if len(deadlines) > 2 * self.grants + HEAP_SLACK:
+            self._renew_deadlines()
 
     def settle_held(
         self, items: dict[int, Grant | Rest], lane: int, offset: int, grant: Grant
@@ -194,7 +197,10 @@ class Ledger(Lines):
         del items[offset]
         if self.places:
             self.places.pop(Key(lane, offset), None)
-        self._let_go(grant)
+        self.leased -= 1
+        grant.count -= 1
+        if not grant.count:
+            self.grants -= 1
         self.totals["acked"] += 1
 
     def _apply_settled(self, event: Settled) -> None:

@@ -238,10 +238,14 @@ class Lines:
         deadlines = self.deadlines
         heapq.heappush(deadlines, (grant.deadline_us, next(self._numbers), grant))
         if len(deadlines) > 2 * self.grants + HEAP_SLACK:
-            self.deadlines = [
-                entry for entry in deadlines if entry[2].count and entry[2].deadline_us == entry[0]
-            ]
-            heapq.heapify(self.deadlines)
+            self._renew_deadlines()
+
+    def _renew_deadlines(self) -> None:
+        """Make the heap anew without what has moved on."""
+        self.deadlines = [
+            entry for entry in self.deadlines if entry[2].count and entry[2].deadline_us == entry[0]
+        ]
+        heapq.heapify(self.deadlines)
 
     def _let_go(self, grant: Grant) -> None:
         """Take one message out of a lease."""

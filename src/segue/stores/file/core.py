@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from segue.clock import nanoseconds_of
 from segue.delivery import events
 from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX, Cause
 from segue.delivery.ledger import Ledger
@@ -81,6 +82,7 @@ class QueueCore:
         self._lanes = self.lanes.by_priority
         self._clock = place.clock
         self._ticks = place.ticks
+        self._ticks_ns = nanoseconds_of(place.ticks)
         self._waiters: list[Waiter] = []
         self._boot = place.disk.boot_id()
         self._epoch_min = epoch_min
@@ -215,7 +217,7 @@ class QueueCore:
             self._absorb()
         if ledger.keying:
             self._find_keyed()
-        if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks()):
+        if ledger.deadlines and ledger.deadlines[0][0] <= (ticks_us := self._ticks_ns() // 1000):
             self._expire(ledger.overdue(ticks_us))
         if ledger.due and ledger.due[0][0] <= (now_us := self._clock()):
             ledger.promote(now_us)
@@ -232,9 +234,13 @@ class QueueCore:
 
     def _end(self) -> list[Callable[[], None]] | None:
         """Let other processes in; return what is to be done when other threads may be, too."""
+        journal = self.journal
         in_turn, self._in_turn = self._in_turn, False
-        if not self.upkeep.is_due or not in_turn or not self.journal.is_read:
-            after = self.journal.end()
+        if not self.upkeep.is_due and journal.applied < journal.checkpoint_due:
+            journal.writer.end(wrote=journal.wrote)  # As nearly always.
+            return None
+        if not self.upkeep.is_due or not in_turn or not journal.is_read:
+            after = journal.end()
             return None if after is None else [after]
         deletions: list[Deletion] = []
         try:

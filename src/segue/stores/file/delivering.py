@@ -3,6 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
+from segue.clock import nanoseconds_of
 from segue.delivery import events
 from segue.delivery.events import ASIDE, LEASED, Cause, How, Leased, Run, Settled, Take, pack_lease
 from segue.delivery.lines import Rest
@@ -10,7 +11,9 @@ from segue.delivery.message import HAS_TTL, Key, Message, unpack_prefix
 from segue.errors import QueueLocked, SegueError
 from segue.log.layout import Offset
 from segue.log.live import PUBLISHED
+from segue.log.options import Duration
 from segue.log.record import Record
+from segue.stores.arguments import duration_us
 from segue.stores.file.journal import EPOCH_SHIFT
 from segue.stores.file.lanes import UNREADABLE, is_damage
 from segue.stores.job import Holder, Job
@@ -29,10 +32,19 @@ class Delivery:
         self._journal = core.journal
         self._lanes = core.lanes.by_priority
         self._clock = core.place.clock
-        self._ticks = core.place.ticks
+        self._ticks_ns = nanoseconds_of(core.place.ticks)
 
-    def lease(self, most: int, ttl_us: int, owner: bytes, holder: Holder) -> list[Job]:
-        """Lease up to `most` messages. Raises QueueLocked."""
+    def ttl_us(self, ttl: Duration) -> int:
+        """Return how long a lease lasts, by the rules as they are now. Raises InvalidArgument."""
+        length_us = duration_us(ttl, name="ttl") or 0
+        return self._journal.ledger.rules.lease_us(length_us / 1_000_000)
+
+    def lease(self, most: int, ttl: Duration | None, owner: bytes, holder: Holder) -> list[Job]:
+        """Lease up to `most` messages. Raises QueueLocked, InvalidArgument."""
+        if ttl is None:
+            ttl_us = int(self._journal.ledger.rules.lease_ttl * 1_000_000)
+        else:
+            ttl_us = self.ttl_us(ttl)
         if most == 1:
             job = self._lease_plain(ttl_us, owner, holder)
             if job is not None:
@@ -42,7 +54,7 @@ class Delivery:
             return []
         token = self._journal.next_token()
         takes = [take for take, _ in loaded]
-        self._write(Leased(token, self._ticks() + ttl_us, owner, tuple(takes)), takes)
+        self._write(Leased(token, self._ticks_ns() // 1000 + ttl_us, owner, tuple(takes)), takes)
         ttl_seconds = ttl_us / 1_000_000
         jobs: list[Job] = []
         for (lane, first, _, attempt, _), records in loaded:
@@ -95,7 +107,7 @@ class Delivery:
         if attr & HAS_TTL:
             return None
         token = ledger.epoch << EPOCH_SHIFT | journal.applied
-        deadline_us = self._ticks() + ttl_us
+        deadline_us = self._ticks_ns() // 1000 + ttl_us
         payload_of_event = pack_lease(token, deadline_us, owner, priority, offset)
         journal.applied = Offset(journal.writer.put(payload_of_event, LEASED) + 1)
         journal.wrote = True
@@ -147,7 +159,7 @@ class Delivery:
             return most
         if ledger.leased >= leases_max:
             grant = ledger.first_ending()
-            left_us = 0 if grant is None else grant.deadline_us - self._ticks()
+            left_us = 0 if grant is None else grant.deadline_us - self._ticks_ns() // 1000
             raise QueueLocked(
                 queue=self._core.name,
                 leases_max=leases_max,

@@ -130,7 +130,7 @@ class FileQueue:
         """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
         core = self._core
         if wait == 0 and owner is None:
-            jobs = core.run(self._lease, 1, ttl, core.owner)
+            jobs = core.run(core.delivery.lease, 1, ttl, core.owner, self)
         else:
             jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
         if not jobs:
@@ -150,18 +150,7 @@ class FileQueue:
         core = self._core
         holder = core.owner if owner is None else _owner(owner)
 
-        return self._deliver(self._lease, wait, count, ttl, holder)
-
-    def _lease(self, count: int, ttl: Duration | None, owner: bytes) -> list[Job]:
-        return self._core.delivery.lease(count, self._ttl_us(ttl), owner, self)
-
-    def _ttl_us(self, ttl: Duration | None) -> int:
-        """Return how long a lease lasts, by the rules as they are in this turn."""
-        rules = self._core.journal.ledger.rules
-        if ttl is None:
-            return int(rules.lease_ttl * 1_000_000)
-        ttl_us = duration_us(ttl, name="ttl")
-        return rules.lease_us((ttl_us or 0) / 1_000_000)
+        return self._deliver(core.delivery.lease, wait, count, ttl, holder, self)
 
     def _deliver(
         self, step: Callable[..., list[T]], wait: Duration | None, *arguments: object
@@ -266,8 +255,10 @@ class FileQueue:
         with self._core.turn():
             if ttl is None and type(job) is Job:
                 ttl_us = round(job.ttl_seconds * 1_000_000)  # As it was taken, whatever holds now.
+            elif ttl is None:
+                ttl_us = round(self._core.ledger.rules.lease_ttl * 1_000_000)
             else:
-                ttl_us = self._ttl_us(ttl)
+                ttl_us = self._core.delivery.ttl_us(ttl)
             self._core.settling.extend(lane, offset, token, ttl_us)
 
     def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
