@@ -300,8 +300,6 @@ _U64 = struct.Struct("<Q")
 _EXTENT = struct.Struct("<QQ")
 _INTENT = struct.Struct("<16sIQ")
 
-_SETTLED_ONE = struct.Struct("<QBIQI")
-
 pack_run = _RUN.pack
 pack_take = _TAKE.pack
 
@@ -317,9 +315,8 @@ def _leased_one(owner_bytes: int) -> struct.Struct:
     return struct.Struct(f"<QqB{owner_bytes}sIQIII")
 
 
-def pack_settlement(token: int, lane: int, offset: int) -> bytes:
-    """Return the payload of an ack of one message."""
-    return _SETTLED_ONE.pack(token, 0, lane, offset, 1)
+pack_settlement = struct.Struct("<QBIQI").pack
+"""Returns the payload of a settlement of one run: token, how, lane, first offset, size."""
 
 
 def _runs(runs: tuple[Run, ...]) -> bytes:

@@ -66,7 +66,7 @@ class Settling:
         found = items.get(offset)
         if type(found) is not Grant or found.token != token:
             found = self.grant_of(lane, offset, token)
-        payload = pack_settlement(token, lane, offset)
+        payload = pack_settlement(token, 0, lane, offset, 1)
         journal.applied = Offset(journal.writer.put(payload, SETTLED) + 1)
         journal.wrote = True
         ledger.settle_held(items, lane, offset, found)
