@@ -120,4 +120,4 @@ def test_the_quick_way_to_write_an_ack_writes_the_same(token: int, lane: int, of
     """And so has the second."""
     event = events.Settled(token, events.How.ACKED, (Run(lane, offset, 1),))
 
-    assert encode(event) == (pack_settlement(token, lane, offset), SETTLED)
+    assert encode(event) == (pack_settlement(token, 0, lane, offset, 1), SETTLED)
