@@ -29,7 +29,7 @@ from tests.crash.queue_roles import (
 
 TTL: Final = 0.25
 GRACE_SECONDS: Final = 20.0
-"""How long we wait for a message whose lease is over: C9 says a second, a busy machine says more."""
+"""How long we wait for a message whose lease is over: C9 says a second, a busy machine more."""
 
 
 def open_here(root: Path, rules: QueueRules | None = None) -> tuple[segue.Store, Queue]:
