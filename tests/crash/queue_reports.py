@@ -35,14 +35,15 @@ class Diary:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def note(self, kind: str, *values: object) -> None:
-        """Write a line with the time in ticks; whole, or not at all."""
+        """Write a line with the time in ticks. It ends with a newline, or does not count."""
         os.write(self._fd, json.dumps([kind, system_ticks(), *values]).encode() + b"\n")
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """Yield the lines of one diary."""
+    """Yield the lines of one diary, but for one that its writer was killed over."""
     if path.exists():
-        for text in path.read_bytes().splitlines():
+        *texts, _ = path.read_bytes().split(b"\n")
+        for text in texts:
             line: Line = json.loads(text)
             yield line
 

@@ -51,7 +51,7 @@ ALL_AT_ONCE: Final = 0.03
 """How often everybody is killed: then whoever comes next is alone and recovers."""
 PAUSE_SECONDS_MAX: Final = 0.08
 DRAIN_SECONDS: Final = 20.0
-DIRECTORY_BYTES_MAX: Final = 12_000_000
+DIRECTORY_BYTES_MAX: Final = 60_000_000
 """Two segments for each of six logs, hardly filled, and what is written ahead."""
 
 Role = Callable[[Channel, Setting], None]
