@@ -173,7 +173,10 @@ class QueueCore:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Have a turn for the length of a block."""
+        """Have a turn for the length of a block.
+
+        The same steps as in `run`, which is for the calls that count every microsecond.
+        """
         after: list[Callable[[], None]] | None = None
         unlock = self.unlock
         try:
