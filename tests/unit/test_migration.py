@@ -22,7 +22,7 @@ items = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec=None)),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
@@ -263,3 +263,10 @@ def test_an_older_version_gets_lists_and_counts() -> None:
         "metadata": {"queues": {"queue_0": {"metadata": {"count": 3}}}},
     }
     assert read_state(old_state(document)).mismatches == ()
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_are_refused(constant: str) -> None:
+    """They could not be exported as they came."""
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        parse_state(f'{{"queue_0": [{constant}]}}'.encode())

@@ -85,12 +85,19 @@ class _Found:
 def parse_state(text: bytes) -> object:
     """Return an exported state as JSON says it. Raises UnknownState if it is none."""
     try:
-        document: object = json.loads(text, object_pairs_hook=_without_loss)
+        document: object = json.loads(
+            text, object_pairs_hook=_without_loss, parse_constant=_no_constant
+        )
     except UnknownState:
         raise
     except (ValueError, RecursionError) as error:
         raise UnknownState(f"not the state of a queue: it is no JSON: {error}") from error
     return document
+
+
+def _no_constant(name: str) -> object:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is no JSON")
 
 
 def read_state(document: object) -> ImportedState:
