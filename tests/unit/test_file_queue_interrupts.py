@@ -10,6 +10,7 @@ from types import FrameType
 
 import pytest
 
+from segue.delivery.ledger import Ledger
 from segue.errors import LeaseLost, QueueEmpty
 from segue.stores.opening import open_directory
 
@@ -62,3 +63,27 @@ def test_an_interrupt_leaves_no_lock_held_and_no_state_behind(
     counts = queue.count()
     assert (counts.total, counts.leased) == (0, 0)
     store.close()
+
+
+def test_a_turn_that_was_broken_off_writes_no_checkpoint(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What memory holds then is not to be trusted, and a checkpoint would make it everybody's."""
+    with open_directory(scratch, sync="os") as store:
+        queue = store.queue("jobs")
+        queue.push(b"a")
+        for _ in range(20):
+            queue.pause()
+            queue.resume()
+        monkeypatch.setattr(store._queues["jobs"].journal, "checkpoint_due", 0)
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(Ledger, "lease_next", _interrupted)
+            queue.lease(ttl=60)  # The event is written, and memory does not know of it.
+
+        with open_directory(scratch, sync="os") as other:
+            assert other.queue("jobs").count().leased == 1
+        assert queue.count().leased == 1
+
+
+def _interrupted(*_: object) -> None:
+    raise Interrupted

@@ -78,7 +78,8 @@ class Journal:
 
     def end(self) -> Callable[[], None] | None:
         """Let other processes in; return what is to be done when other threads may be, too."""
-        if not self.wrote or self.applied < self.checkpoint_due:
+        # Never of a state that is not to be trusted: a checkpoint would make it everybody's.
+        if not self.wrote or not self.is_read or self.applied < self.checkpoint_due:
             self.writer.end(wrote=self.wrote)
             return None
         try:
@@ -135,6 +136,7 @@ class Journal:
         self._cursor = None
         self.ledger = Ledger()
         self._candidate = None
+        self.damaged = 0
 
     def _apply_up_to(self, end: Offset) -> None:
         cursor = self._cursor
