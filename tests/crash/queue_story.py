@@ -6,7 +6,7 @@ less is promised, in an earlier one. `examine` finds out, by draining the queue.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -297,7 +297,10 @@ def examine(
         found = snapshot_of(store.queue(QUEUE))
     with reopen(clock) as store:
         queue = store.queue(QUEUE)
-        assert snapshot_of(queue) == found, "opening twice gives different answers"
+        again = snapshot_of(queue)
+        if not exact:
+            again = replace(again, counts=found.counts)
+        assert again == found, "opening twice gives different answers"
         if exact:
             if not found.paused:
                 assert found.counts.ready == len(found.waiting)

@@ -51,6 +51,7 @@ def alarm() -> Iterator[Alarm]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(100, method="thread")  # The other method needs the signal itself.
 @pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
 def test_an_interrupt_leaves_no_lock_held_and_no_state_behind(

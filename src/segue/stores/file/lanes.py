@@ -212,7 +212,8 @@ class Lanes:
 
     def priorities_on_disk(self) -> list[int]:
         """Return the priorities that have a lane."""
-        names = self._place.disk.names(self._path / "lanes")
+        with storage_errors(f"listing {self._path}"):
+            names = self._place.disk.names(self._path / "lanes")
         return [int(name) for name in names if _is_priority(name)]
 
     def has_aside_on_disk(self) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from segue.clock import Clock, Ticks
 from segue.log import Log
-from segue.log.disk import Disk
+from segue.log.disk import Disk, storage_errors
 from segue.log.layout import checked_name, is_name
 from segue.log.options import SYNC_INTERVAL_MS_MAX, SyncName, check_limit, sync_from
 from segue.log.wake import Bell
@@ -44,7 +44,8 @@ class Place:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of the things of one kind."""
-        return [name for name in self.disk.names(self.root / kind) if is_name(name)]
+        with storage_errors(f"listing {self.root}"):
+            return [name for name in self.disk.names(self.root / kind) if is_name(name)]
 
     def log(
         self,
