@@ -3,6 +3,8 @@
 from segue import errors
 from segue.delivery.message import DeadLetter, Message
 from segue.delivery.rules import QueueRules
+from segue.delivery.topic_record import Appended, Event, TopicRecord
+from segue.delivery.topic_rules import TopicRules
 from segue.errors import SegueError
 from segue.log import Log, Reader, Record
 from segue.stores.contract import (
@@ -18,18 +20,25 @@ from segue.stores.contract import (
 )
 from segue.stores.job import Job
 from segue.stores.opening import open
+from segue.stores.topic_contract import Group, Lag, Member, Producer, Topic, TopicReader
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Appended",
     "Counts",
     "DeadLetter",
     "Entry",
+    "Event",
+    "Group",
     "Item",
     "Job",
+    "Lag",
     "Lock",
     "Log",
+    "Member",
     "Message",
+    "Producer",
     "Queue",
     "QueueRules",
     "QueueStats",
@@ -38,6 +47,10 @@ __all__ = [
     "Ring",
     "SegueError",
     "Store",
+    "Topic",
+    "TopicReader",
+    "TopicRecord",
+    "TopicRules",
     "Transaction",
     "__version__",
     "errors",

@@ -26,10 +26,15 @@
     ├── RingNotFound (also LookupError)     there is no ring of that name
     ├── RingFull                            the ring holds as many entries as it can
     ├── TransactionAborted                  a ring's transaction lost its lock before it committed
+    ├── TopicNotFound (also LookupError)    there is no topic of that name
+    ├── ProducerBusy                        another uses the producer's name
+    ├── GroupBusy                           the group has members, and this needs it to have none
+    ├── PartitionLost                       somebody else in the group has the partition now
     ├── Damage                              bytes on disk are not what was written
     │   ├── CorruptRecord                   a batch fails its checksum
     │   ├── CorruptSegment                  a segment's header fails, or its file is missing
-    │   └── CorruptPosition                 a reader's saved position fails its checksum
+    │   ├── CorruptPosition                 a reader's saved position fails its checksum
+    │   └── CorruptManifest                 what says how a topic is made cannot be read
     └── StorageError                        the operating system refused
         ├── StorageFull                     no space: nothing was written, try again later
         └── StorageFailed                   a write or sync failed: reopen before writing on
@@ -99,11 +104,18 @@ class OffsetOutOfRange(SegueError, LookupError):
 
     said = "is not in the log"
 
-    def __init__(self, *, offset: int, earliest: int, latest: int) -> None:
-        super().__init__(f"offset {offset} {self.said}: earliest is {earliest}, latest is {latest}")
+    def __init__(
+        self, *, offset: int, earliest: int, latest: int, partition: int | None = None
+    ) -> None:
+        place = "" if partition is None else f" of partition {partition}"
+        super().__init__(
+            f"offset {offset}{place} {self.said}: earliest is {earliest}, latest is {latest}"
+        )
         self.offset = offset
         self.earliest = earliest
         self.latest = latest
+        self.partition = partition
+        """Which partition of a topic, if it is one's."""
 
 
 class OffsetTrimmed(OffsetOutOfRange):
@@ -226,6 +238,41 @@ class TransactionAborted(SegueError):
         self.reason = reason
 
 
+class TopicNotFound(SegueError, LookupError):
+    """There is no topic of that name, and this call does not create one."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"there is no topic {name}")
+        self.name = name
+
+
+class ProducerBusy(SegueError):
+    """Another producer of that name is open, here or in another process."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"producer {name} is in use; it is free when its user closes it or dies")
+        self.name = name
+
+
+class GroupBusy(SegueError):
+    """The group has members, and what was asked for needs it to have none."""
+
+    def __init__(self, *, name: str, members: int) -> None:
+        super().__init__(f"group {name} has {members} members; stop them first")
+        self.name = name
+        self.members = members
+
+
+class PartitionLost(SegueError):
+    """Partitions are not, or no longer, the member's: what it did there must not be committed."""
+
+    def __init__(self, *, group: str, partitions: tuple[int, ...]) -> None:
+        lost = ", ".join(map(str, partitions)) or "all"
+        super().__init__(f"partitions lost to others in group {group}: {lost}")
+        self.group = group
+        self.partitions = partitions
+
+
 class Damage(SegueError):
     """Bytes on disk are not what was written there."""
 
@@ -258,6 +305,15 @@ class CorruptPosition(Damage):
 
     def __init__(self, *, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}; open the reader with an explicit start")
+        self.path = path
+        self.reason = reason
+
+
+class CorruptManifest(Damage):
+    """What says how a topic is made is missing or cannot be read; its records are untouched."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
 

@@ -12,6 +12,8 @@ from tests.crash.workload import Setting, Writer
 CALLS_MAX: Final = 5_000
 """A child that nobody kills ends all the same."""
 DONE: Final = "done"
+REMOVED: Final = "removed"
+KEPT_EVERY: Final = 3
 READER: Final = "ann"
 WAIT_SECONDS: Final = 0.001
 
@@ -115,4 +117,15 @@ def wait_in_vain(channel: Channel, path: Path, setting: Setting, point: KillPoin
     """Wait a moment for a record that does not come."""
     with setting.open(path, disk=KillingDisk(point)) as log:
         log.wait(log.next_offset, timeout=WAIT_SECONDS)
+    channel.report(DONE)
+
+
+def remove_and_clean_up(
+    channel: Channel, path: Path, setting: Setting, trim_to: int, point: KillPoint | None
+) -> None:
+    """Remove every record but each `KEPT_EVERY`-th, then delete what lies before `trim_to`."""
+    with setting.open(path, disk=KillingDisk(point)) as log:
+        log.remove_records(lambda record: record.offset % KEPT_EVERY == 0)
+        channel.report(REMOVED)
+        log.trim(trim_to)
     channel.report(DONE)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from segue import Log
-from segue.errors import InvalidArgument, LogReadOnly, OffsetTrimmed
+from segue.errors import InvalidArgument, LogReadOnly, OffsetTrimmed, StorageError
 from segue.log.options import SyncName
+from segue.testing import FaultyDisk, RecordingDisk
 from tests.unit.support import (
     SMALL_SEGMENT_BYTES,
     ManualClock,
@@ -317,3 +318,54 @@ def test_retention_by_age_goes_by_records_not_by_files(directory: Path, clock: M
         assert log.cleanup(age_max=0) == []
         clock.advance(us=1)
         assert log.cleanup(age_max=0) == [0]
+
+
+# How a segment goes --------------------------------------------------------------------------
+
+
+def test_a_segment_that_cannot_be_deleted_is_gone_all_the_same(directory: Path) -> None:
+    """It was renamed first. The caller is told, and the next deletion clears it away."""
+    disk = FaultyDisk()
+    with small_log(directory, disk=disk) as log, Log(directory, read_only=True) as other:
+        fill(log, 14)
+        disk.fail(operation="unlink")
+        with pytest.raises(StorageError):
+            log.trim(8)
+
+        assert (directory / "000000000.q.deleted").exists()
+        assert segment_ids(log) == segment_ids(other) == [1, 2, 3]
+        assert log.first_offset == other.first_offset == 4
+        assert log.trim(8) == [1]
+        assert list(directory.glob("*.deleted")) == []
+
+
+def test_a_segment_that_cannot_be_renamed_stays(directory: Path) -> None:
+    """Nothing has happened to it, and everybody can read it."""
+    disk = FaultyDisk()
+    with small_log(directory, disk=disk) as log, Log(directory, read_only=True) as other:
+        fill(log, 14)
+        disk.fail(operation="rename")
+        with pytest.raises(StorageError):
+            log.trim(8)
+
+        assert offsets(other.records()) == offsets(log.records()) == list(range(14))
+        assert log.trim(8) == [0, 1]
+
+
+def test_a_name_is_gone_for_good_before_the_next_one_goes(directory: Path) -> None:
+    """A power cut must not take a later segment and leave an earlier one."""
+    disk = RecordingDisk(directory.parent)
+    with small_log(directory, disk=disk) as log:
+        fill(log, 14)
+        before = disk.moment
+        log.trim(8)
+
+    changes = [str(event) for event in disk.events[before:] if event.operation != "sync_data"]
+    assert changes[changes.index("rename log/000000000.q -> log/000000000.q.deleted") :][:6] == [
+        "rename log/000000000.q -> log/000000000.q.deleted",
+        "sync_directory log",
+        "unlink log/000000000.q.deleted",
+        "rename log/000000001.q -> log/000000001.q.deleted",
+        "sync_directory log",
+        "unlink log/000000001.q.deleted",
+    ]

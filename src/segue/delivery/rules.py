@@ -58,18 +58,18 @@ class QueueRules:
     `state` shows a hundred items in each."""
 
     def __post_init__(self) -> None:
-        _check_seconds("lease_ttl", self.lease_ttl, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
-        _check_count("max_leases", self.max_leases)
-        _check_count("max_deliveries", self.max_deliveries)
-        _check_count("capacity", self.capacity)
-        _check_count("keep_bytes", self.keep_bytes, least=0)
-        _check_count("segment_items", self.segment_items, most=SEGMENT_ITEMS_MAX)
-        _check_seconds("backoff_base", self.backoff_base, 0)
-        _check_seconds("backoff_cap", self.backoff_cap, 0)
-        _check_seconds("backoff_jitter", self.backoff_jitter, 0, 1)
-        _check_seconds("dedup_window", self.dedup_window, 0)
+        check_seconds("lease_ttl", self.lease_ttl, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        check_count("max_leases", self.max_leases)
+        check_count("max_deliveries", self.max_deliveries)
+        check_count("capacity", self.capacity)
+        check_count("keep_bytes", self.keep_bytes, least=0)
+        check_count("segment_items", self.segment_items, most=SEGMENT_ITEMS_MAX)
+        check_seconds("backoff_base", self.backoff_base, 0)
+        check_seconds("backoff_cap", self.backoff_cap, 0)
+        check_seconds("backoff_jitter", self.backoff_jitter, 0, 1)
+        check_seconds("dedup_window", self.dedup_window, 0)
         if self.keep_seconds is not None:
-            _check_seconds("keep_seconds", self.keep_seconds, 0)
+            check_seconds("keep_seconds", self.keep_seconds, 0)
         _check_choice("on_full", self.on_full, get_args(OnFull))
         _check_choice("on_expiry", self.on_expiry, get_args(OnExpiry))
         self.lease_us(self.lease_ttl)
@@ -100,7 +100,7 @@ class QueueRules:
         least, most = LEASE_SECONDS_MIN, LEASE_SECONDS_MAX
         if self.is_strict:
             least, most = STRICT_LEASE_SECONDS_MIN, STRICT_LEASE_SECONDS_MAX
-        _check_seconds("ttl", seconds, least, most)
+        check_seconds("ttl", seconds, least, most)
         return round(seconds * 1_000_000)
 
     def to_json(self) -> str:
@@ -114,14 +114,16 @@ class QueueRules:
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
 
-def _check_seconds(name: str, value: float, least: float, most: float = SECONDS_MAX) -> None:
+def check_seconds(name: str, value: float, least: float, most: float = SECONDS_MAX) -> None:
+    """Raise InvalidArgument unless `value` is a duration within its limits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(f"{name} must be seconds: {value!r}")
     if not least <= value <= most:
         raise InvalidArgument(f"{name} must be from {least:g} to {most:g} seconds: {value!r}")
 
 
-def _check_count(name: str, value: int | None, *, least: int = 1, most: int = 1 << 53) -> None:
+def check_count(name: str, value: int | None, *, least: int = 1, most: int = 1 << 53) -> None:
+    """Raise InvalidArgument unless `value` is None or a whole number within its limits."""
     if value is not None and (type(value) is not int or not least <= value <= most):
         raise InvalidArgument(f"{name} must be a whole number of at least {least}: {value!r}")
 

@@ -1,6 +1,7 @@
 """The durable segmented log: bytes at offsets in a directory. Knows nothing of what they mean."""
 
 from segue.log.audit import DamagedRange, SegmentAudit
+from segue.log.compaction import RewriteReport
 from segue.log.inventory import SegmentInfo
 from segue.log.layout import Offset, SegmentId
 from segue.log.log import Log
@@ -15,6 +16,7 @@ __all__ = [
     "Reader",
     "Record",
     "RepairReport",
+    "RewriteReport",
     "SegmentAudit",
     "SegmentId",
     "SegmentInfo",

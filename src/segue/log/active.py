@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from segue.log.disk import (
 )
 from segue.log.flusher import Flusher
 from segue.log.hint import HintFile, read_hint
-from segue.log.layout import Offset, SegmentHeader, SegmentId, segment_filename
+from segue.log.layout import Offset, Position, SegmentHeader, SegmentId, segment_filename
 from segue.log.live import (
     FAILED,
     PUBLISHED,
@@ -180,22 +180,33 @@ class ActiveSegment:
                 self._roll()
             return self._tail.header.id
 
-    def _roll(self) -> Tail:
-        """Seal the active segment and go on in a new one.
+    def _next_header(self) -> SegmentHeader:
+        """Return the header of a segment that comes after the active one."""
+        old = self._tail
+        return self._options.new_header(
+            SegmentId(old.header.id + 1),
+            Offset(old.next_offset),
+            old.header,
+            nonce=secrets.randbits(64),
+            not_before_us=old.time_us,
+        )
+
+    def _roll(
+        self,
+        header: SegmentHeader | None = None,
+        pieces: Sequence[tuple[Position, bytes | memoryview]] = (),
+    ) -> Tail:
+        """Seal the active segment and go on in a new one, which has `header` and holds `pieces`.
 
         The new file is written first: a full disk then has changed nothing. Sealing follows only
         when all records are synced, the name last. Whatever fails in between stops the log.
         """
         old = self._tail
-        first_offset = Offset(old.next_offset)
-        header = self._options.new_header(
-            SegmentId(old.header.id + 1),
-            first_offset,
-            old.header,
-            nonce=secrets.randbits(64),
-            not_before_us=old.time_us,
+        header = header or self._next_header()
+        first_offset = header.first_offset
+        created = create_segment(
+            self._directory, header, self._disk, sync=self._durable, pieces=pieces
         )
-        created = create_segment(self._directory, header, self._disk, sync=self._durable)
         with (
             self._sync_lock,
             self._stopping_on_failure(),

@@ -18,13 +18,20 @@ from segue.errors import (
     StorageFailed,
 )
 from segue.log.active import ActiveSegment
+from segue.log.checksum import crc32_bulk
 from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import storage_error
-from segue.log.hot import NO_ROOM
-from segue.log.layout import Offset
+from segue.log.hot import NO_ROOM, encode_batch
+from segue.log.layout import HEADER_BYTES, Offset, Position, SegmentHeader
 from segue.log.live import PUBLISHED, READY, SEGMENT, STATE, WAITING, WRITTEN
 from segue.log.options import LogOptions
-from segue.log.payloads import Payload, check_attrs, checked_batch, checked_payload
+from segue.log.payloads import (
+    Payload,
+    check_attrs,
+    checked_batch,
+    checked_payload,
+    checked_whole,
+)
 from segue.log.tail import Tail
 
 
@@ -78,7 +85,7 @@ class Appender(ActiveSegment):
     @property
     def payload_bytes_max(self) -> int:
         """What may still fit: in the active segment or in one made by our limits."""
-        return max(self._limits.payload_bytes_max, self._tail.header.payload_bytes_max)
+        return max(self._limits.payload_bytes_max, self._open_limits.payload_bytes_max)
 
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
@@ -267,6 +274,47 @@ class Appender(ActiveSegment):
             raise request.error
         return request.offset
 
+    def put_whole(self, lengths: Sequence[int], data: Payload, attrs: Sequence[int]) -> Offset:
+        """Append `data`, cut into `lengths`, as one batch in the turn that `begin` began.
+
+        It goes where there is room: in the active segment, in a new one, or in one made to
+        measure, after which the usual limits hold again. All or nothing, also after a power cut.
+        Not synced, but published. Raises InvalidArgument, RecordTooLarge, BatchTooLarge and
+        StorageFull before anything has changed.
+        """
+        request = Request(*checked_whole(lengths, data, attrs))
+        if not request.lengths:
+            return Offset(self._tail.next_offset)
+        now_us = self._time_ns() // 1000
+        is_old = now_us > self._roll_at_us and self._tail.index > 0
+        with self._stopping_on_failure():
+            if not is_old and self._tail.put_run([request], now_us):
+                return request.offset
+            self._require_ready()
+            header = self._next_header().with_room_for(len(request.lengths), len(request.data))
+            return self._roll_with(header, request, max(now_us, header.created_us))
+
+    def _roll_with(self, header: SegmentHeader, request: Request, time_us: int) -> Offset:
+        """Begin a new segment that holds a batch from the start; return the batch's offset.
+
+        Written before the active one is sealed: so no full disk finds us in between.
+        """
+        position = header.payloads_position
+        after = crc32_bulk(request.data, header.key)
+        table = encode_batch(
+            request.lengths,
+            request.attrs,
+            time_us=time_us,
+            position=position,
+            before=header.key,
+            after=after,
+            key=header.key,
+            seed=header.slot_seed,
+        )
+        tail = self._roll(header, [(position, request.data), (Position(HEADER_BYTES), table)])
+        tail.take_in(len(request.lengths), position + len(request.data), after, time_us)
+        return header.first_offset
+
     def roll_in_turn(self) -> Offset:
         """Begin a new segment in the turn, unless this one is empty; return its first offset."""
         if self._tail.index:
@@ -302,7 +350,13 @@ class Appender(ActiveSegment):
     @property
     def batch_items_max(self) -> int:
         """How many records a batch may still have."""
-        return max(self._limits.items_max, self._tail.header.items_max)
+        return max(self._limits.items_max, self._open_limits.items_max)
+
+    @property
+    def _open_limits(self) -> SegmentHeader:
+        """What the active segment takes; one made to measure was full when it was made."""
+        header = self._tail.header
+        return header if header.usual is None else self._limits
 
     def sync(self, end: int) -> None:
         """Return once every record before `end` is on the device."""

@@ -5,6 +5,7 @@ number of them kept, so memory does not grow with the log.
 """
 
 import contextlib
+import re
 from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import ExitStack
@@ -30,6 +31,12 @@ HEADERS_MAX: Final = 4096
 """How many headers are remembered."""
 VIEWS_MAX: Final = 64
 """How many segments stay mapped for reads by offset."""
+NEW_SUFFIX: Final = ".new"
+"""Of a segment that is being written."""
+DELETED_SUFFIX: Final = ".deleted"
+"""Of a segment that is no longer part of the log."""
+
+_LEFTOVER = re.compile(r"(\d{9,}\.q)(?:\.[0-9a-f]+)?(\.new|\.deleted)")
 
 
 def list_segments(directory: Path, disk: Disk) -> list[SegmentId]:
@@ -37,6 +44,16 @@ def list_segments(directory: Path, disk: Disk) -> list[SegmentId]:
     with storage_errors(f"listing {directory}"):
         ids = [segment_id(name) for name in disk.names(directory)]
     return sorted(id_ for id_ in ids if id_ is not None)
+
+
+def list_leftovers(directory: Path, disk: Disk, *suffixes: str) -> list[Path]:
+    """Return the files with one of `suffixes` that somebody who was stopped may have left."""
+    found = []
+    for name in disk.names(directory):
+        match = _LEFTOVER.fullmatch(name)
+        if match and match[2] in suffixes and segment_id(match[1]) is not None:
+            found.append(directory / name)
+    return found
 
 
 def read_page(directory: Path, id_: SegmentId, disk: Disk) -> tuple[SegmentHeader, Summary | None]:
@@ -142,6 +159,11 @@ class Catalog:
         view = self._views.pop(id_, None)
         if view is not None:
             view.close()
+
+    def drop_views(self) -> None:
+        """Let go of every mapping."""
+        for id_ in list(self._views):
+            self.drop_view(id_)
 
     def forget(self, ids: list[SegmentId]) -> None:
         """Drop what is remembered of segments that are gone or rewritten."""

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from segue.errors import CorruptPosition, Damage
-from segue.log.catalog import list_segments
+from segue.log.catalog import DELETED_SUFFIX, list_leftovers, list_segments
 from segue.log.disk import Disk, storage_errors
 from segue.log.horizon import Horizon
 from segue.log.layout import Offset, SegmentId
@@ -48,13 +48,24 @@ class Cleaner:
             )
         return facts
 
+    def clear_leftovers(self) -> None:
+        """Delete what somebody had renamed to be deleted when he was stopped."""
+        with storage_errors(f"deleting segments of {self._directory}"):
+            for path in list_leftovers(self._directory, self._disk, DELETED_SUFFIX):
+                self._disk.unlink(path)
+
     def delete(self, ids: list[SegmentId]) -> list[SegmentId]:
-        """Delete segments from the oldest on, stopping at one that a reader has open."""
+        """Delete segments from the oldest on, stopping at one that a reader has open.
+
+        Each is renamed first, so that it is gone at once and for good, however long it takes to
+        delete what it held.
+        """
         deleted: list[SegmentId] = []
         disk = self._disk
         with storage_errors(f"deleting segments of {self._directory}"):
             for id_ in ids:
                 path = self._horizon.catalog.path(id_)
+                aside = path.with_name(path.name + DELETED_SUFFIX)
                 fd = disk.open_to_read(path)
                 try:
                     if not disk.try_lock(fd):
@@ -62,12 +73,13 @@ class Cleaner:
                     # Said first: whoever looks from here on is told that it is gone.
                     self._live.words[FIRST] = id_ + 1
                     try:
-                        disk.unlink(path)
+                        disk.rename(path, aside)
                     except OSError:
                         self._live.words[FIRST] = id_
                         raise
                     # One by one: a power cut must not take a later one and leave an earlier.
                     disk.sync_directory(self._directory)
+                    disk.unlink(aside)
                 finally:
                     disk.close(fd)
                 deleted.append(id_)

@@ -23,7 +23,9 @@ class Request:
         "thread",
     )
 
-    def __init__(self, lengths: Sequence[int], data: bytes, attrs: Sequence[int] | None) -> None:
+    def __init__(
+        self, lengths: Sequence[int], data: bytes | memoryview, attrs: Sequence[int] | None
+    ) -> None:
         self.lengths = lengths
         self.data = data
         self.attrs = attrs

@@ -22,8 +22,14 @@ from segue.errors import StorageError, StorageFailed, StorageFull
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 LOCK_POLL_SECONDS: Final = 0.005
+COPY_BYTES_MAX: Final = 1 << 20
+"""How much is copied at a time where the system does not send by itself."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Among them a file opened to append; on some systems everything that is no socket.
+_NOT_SENDABLE: Final = frozenset(
+    {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+)
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     (
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.sshfs"),
@@ -121,6 +127,18 @@ class Disk:
                 raise OSError(errno.EIO, "the device takes no more bytes")
             written += count
 
+    def send(self, fd: int, target: int, count_bytes: int, position: int) -> int:
+        """Send bytes of a file on to another file, pipe or socket; return how many were.
+
+        They may be fewer than `count_bytes`, and are none only where the file ends.
+        """
+        try:
+            return os.sendfile(target, fd, position, count_bytes)
+        except OSError as error:
+            if error.errno not in _NOT_SENDABLE:
+                raise
+        return os.write(target, os.pread(fd, min(count_bytes, COPY_BYTES_MAX), position))
+
     def resize(self, fd: int, size_bytes: int) -> None:
         os.ftruncate(fd, size_bytes)
 
@@ -152,6 +170,13 @@ class Disk:
 
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)
+
+    def is_same_file(self, fd: int, path: Path) -> bool:
+        """Tell whether `path` leads to the file that is open as `fd`."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except FileNotFoundError:
+            return False
 
     def make_directory(self, path: Path) -> None:
         """Create `path` and what leads to it, each synced into its parent."""

@@ -7,15 +7,17 @@ the last segment is walked, once, and nothing is written: reading never repairs.
 import contextlib
 import threading
 from bisect import bisect_left, bisect_right
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from segue.errors import CorruptRecord, CorruptSegment, Damage, LogClosed, OffsetTrimmed
+from segue.log import slots
 from segue.log.catalog import Catalog
 from segue.log.disk import Disk
 from segue.log.hint import read_hint
 from segue.log.layout import Offset, SegmentId
-from segue.log.live import FIRST, PUBLISHED, SEGMENT, Live
+from segue.log.live import FIRST, PUBLISHED, REWRITES, SEGMENT, Live
 from segue.log.record import Record
 from segue.log.segment import SegmentView
 from segue.log.tailcheck import Evidence, check_tail
@@ -32,6 +34,7 @@ class Horizon:
         self._lock = threading.Lock()
         self.catalog = Catalog(directory, disk)
         self._walked: Offset | None = None
+        self._rewrites = 0
         self._is_closed = False
 
     def _current(self) -> Live | None:
@@ -103,9 +106,32 @@ class Horizon:
 
     def follow(self) -> None:
         """Bring the catalogue up to date. The caller holds the lock."""
-        first, segment = self._word(FIRST), self._word(SEGMENT)
-        if first is not None and segment is not None:
-            self.catalog.follow(SegmentId(first), SegmentId(segment))
+        try:
+            live = self._current()
+            if live is None:
+                return
+            words = live.words
+            first, segment, rewrites = words[FIRST], words[SEGMENT], words[REWRITES]
+        except ValueError:  # Closed by another thread just now.
+            raise LogClosed(f"{self._directory} is closed") from None
+        self.catalog.follow(SegmentId(first), SegmentId(segment))
+        if rewrites != self._rewrites or rewrites & 1:
+            self.catalog.drop_views()
+            self._rewrites = rewrites
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Tell every process that the file of a segment is being replaced.
+
+        Mappings of it that are kept for reads by offset are then dropped. The caller keeps other
+        writers away.
+        """
+        assert self.live is not None, "who may write has the live words"
+        self.live.words[REWRITES] |= 1
+        try:
+            yield
+        finally:
+            self.live.words[REWRITES] += 1
 
     def open_view(self, offset: Offset) -> SegmentView:
         """Map the segment that holds `offset`, or should: the last one that begins before it.
@@ -215,6 +241,43 @@ class Horizon:
                 if index < stop:
                     return Offset(view.first_offset + index)
         return latest
+
+    def bytes_from(self, offset: Offset) -> int:
+        """Return the payload bytes of all records from `offset` on."""
+        with self._lock:
+            return sum(self._bytes_in(id_, offset) for id_ in self._ids_from(offset))
+
+    def _bytes_in(self, id_: SegmentId, offset: Offset) -> int:
+        try:
+            header, summary = self.catalog.read_page(id_)
+            if summary is not None and offset <= header.first_offset:
+                return summary.payloads_end - header.payloads_position
+            view = self.catalog.view(id_)
+        except (Damage, FileNotFoundError):
+            return 0
+        first = view.first_offset
+        return view.payload_bytes(max(0, offset - first), self._end_of(view) - first)
+
+    def time_of(self, offset: Offset) -> int | None:
+        """Return the time of the first record from `offset` on, None if there is none."""
+        with self._lock:
+            for id_ in self._ids_from(offset):
+                try:
+                    view = self.catalog.view(id_)
+                except (Damage, FileNotFoundError):
+                    continue
+                first = view.first_offset
+                stop = self._end_of(view) - first
+                index = view.kept_index(max(0, offset - first), stop)
+                if index < stop:
+                    return slots.slot_at(view.view, index).time_us
+        return None
+
+    def _ids_from(self, offset: Offset) -> list[SegmentId]:
+        """Return the segment that holds `offset` and those after it."""
+        self.follow()
+        found = self.catalog.find(offset)
+        return self.catalog.ids[0 if found is None else bisect_left(self.catalog.ids, found) :]
 
     def _reaches(self, place: int, time_us: int) -> bool:
         """Tell whether the segment at `place`, or one before it, has a record at `time_us`."""

@@ -10,12 +10,19 @@ a page apart, because one flipped bit in it must not cost a segment.
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NewType
 from zlib import crc32
 
-from segue.errors import CorruptSegment, InvalidArgument, InvalidName, UnsupportedFormat
+from segue.errors import (
+    BatchTooLarge,
+    CorruptSegment,
+    InvalidArgument,
+    InvalidName,
+    RecordTooLarge,
+    UnsupportedFormat,
+)
 
 Offset = NewType("Offset", int)
 """Counts records since the log began."""
@@ -41,13 +48,43 @@ NAME_CHARACTERS_MAX: Final = 100
 
 _HEADER_MAGIC: Final = b"SegueLog"
 _SUMMARY_MAGIC: Final = b"Sealed\0\0"
+_USUAL_MAGIC: Final = b"Usual\0\0\0"
 _COPY_POSITIONS: Final = (0, HEADER_BYTES // 2)
 _SUMMARY_POSITION: Final = 512  # In a sector of its own: sealing never rewrites the identity.
+_USUAL_POSITION: Final = 1024
 _HEADER = struct.Struct("<8sIIQQIIqQ")
 _SUMMARY = struct.Struct("<8sIIqqI")
+_USUAL = struct.Struct("<8sII")
 _CRC = struct.Struct("<I")
 _SEGMENT_NAME = re.compile(r"(\d{9,})\.q")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a segment takes."""
+
+    items_max: int
+    bytes_max: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.items_max <= BATCH_ITEMS_MAX:
+            raise InvalidArgument(f"segment_items must be 1 to {BATCH_ITEMS_MAX}")
+        if not SEGMENT_BYTES_MIN <= self.bytes_max <= SEGMENT_BYTES_MAX:
+            raise InvalidArgument(
+                f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            )
+        if payloads_position(self.items_max) >= self.bytes_max:
+            raise InvalidArgument(
+                f"segment_items={self.items_max} leaves no room for payloads in "
+                f"segment_bytes={self.bytes_max}: each item takes {SLOT_BYTES} bytes of it"
+            )
+
+
+def payloads_position(items_max: int) -> Position:
+    """Return where the payloads begin after so many slots: at the next page."""
+    end = HEADER_BYTES + items_max * SLOT_BYTES
+    return Position(-(-end // PAGE_BYTES) * PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +98,8 @@ class SegmentHeader:
     created_us: int
     nonce: int
     """A random number: bytes left over from any other file never pass for this segment's."""
+    usual: Limits | None = None
+    """What the other segments take, if this one was made to measure for a batch."""
     key: int = field(init=False, repr=False, compare=False)
     """A digest of the above. The chain of payload checksums starts with it."""
     slot_seed: int = field(init=False, repr=False, compare=False)
@@ -69,17 +108,7 @@ class SegmentHeader:
     def __post_init__(self) -> None:
         if not 0 <= self.id <= SEGMENT_ID_MAX or self.first_offset < 0:
             raise InvalidArgument(f"impossible segment {self.id} at offset {self.first_offset}")
-        if not 1 <= self.items_max <= BATCH_ITEMS_MAX:
-            raise InvalidArgument(f"segment_items must be 1 to {BATCH_ITEMS_MAX}")
-        if not SEGMENT_BYTES_MIN <= self.bytes_max <= SEGMENT_BYTES_MAX:
-            raise InvalidArgument(
-                f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
-            )
-        if self.payloads_position >= self.bytes_max:
-            raise InvalidArgument(
-                f"segment_items={self.items_max} leaves no room for payloads in "
-                f"segment_bytes={self.bytes_max}: each item takes {SLOT_BYTES} bytes of it"
-            )
+        Limits(items_max=self.items_max, bytes_max=self.bytes_max)  # Raises if they do not fit.
         key = crc32(_pack_header(self))
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "slot_seed", crc32(_CRC.pack(key)))
@@ -87,13 +116,42 @@ class SegmentHeader:
     @property
     def payloads_position(self) -> Position:
         """Where the payloads begin: the first page after the slots."""
-        end = HEADER_BYTES + self.items_max * SLOT_BYTES
-        return Position(-(-end // PAGE_BYTES) * PAGE_BYTES)
+        return payloads_position(self.items_max)
 
     @property
     def payload_bytes_max(self) -> int:
         """How many bytes of payload fit in the segment."""
         return self.bytes_max - self.payloads_position
+
+    @property
+    def inherited(self) -> Limits:
+        """The limits that the segment after this one takes over."""
+        return self.usual or Limits(items_max=self.items_max, bytes_max=self.bytes_max)
+
+    def with_room_for(self, count: int, size_bytes: int) -> "SegmentHeader":
+        """Return this header, or if `count` records of `size_bytes` do not fit, one to measure.
+
+        Raises BatchTooLarge or RecordTooLarge where no segment could take them.
+        """
+        if count <= self.items_max and size_bytes <= self.payload_bytes_max:
+            return self
+        if count > BATCH_ITEMS_MAX:
+            raise BatchTooLarge(f"a batch has at most {BATCH_ITEMS_MAX} records")
+        position = payloads_position(count)
+        room_bytes = SEGMENT_BYTES_MAX - position
+        if size_bytes > room_bytes and count == 1:
+            raise RecordTooLarge(size_bytes=size_bytes, size_bytes_max=room_bytes)
+        if size_bytes > room_bytes:
+            raise BatchTooLarge(
+                f"a batch of {size_bytes} bytes does not fit: at most {room_bytes} bytes do "
+                f"with {count} records"
+            )
+        return replace(
+            self,
+            items_max=count,
+            bytes_max=max(SEGMENT_BYTES_MIN, position + max(1, size_bytes)),
+            usual=self.inherited,
+        )
 
     def encode(self) -> bytes:
         """Return the header page as a new segment carries it."""
@@ -106,7 +164,12 @@ class SegmentHeader:
         """Return the pieces of the header page that are this header's, each within one sector."""
         body = _pack_header(self)
         checked = body + _CRC.pack(crc32(body))
-        return [(Position(position), checked) for position in _COPY_POSITIONS]
+        pieces = [(Position(position), checked) for position in _COPY_POSITIONS]
+        if self.usual is not None:
+            body = _USUAL.pack(_USUAL_MAGIC, self.usual.items_max, self.usual.bytes_max)
+            checked = body + _CRC.pack(crc32(body))
+            pieces += [(Position(copy + _USUAL_POSITION), checked) for copy in _COPY_POSITIONS]
+        return pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +240,17 @@ def decode_header(page: bytes, *, path: Path) -> SegmentHeader:
             bytes_max=int(bytes_max),
             created_us=int(created_us),
             nonce=int(nonce),
+            usual=_decode_usual(page),
         )
     except InvalidArgument as error:
         raise CorruptSegment(path=path, reason=f"impossible header: {error}") from error
+
+
+def _decode_usual(page: bytes) -> Limits | None:
+    fields = _first_valid(page, _USUAL, _USUAL_POSITION)
+    if fields is None or fields[0] != _USUAL_MAGIC:
+        return None
+    return Limits(items_max=int(fields[1]), bytes_max=int(fields[2]))
 
 
 def decode_summary(page: bytes, header: SegmentHeader) -> Summary | None:
@@ -202,10 +273,12 @@ def decode_summary(page: bytes, header: SegmentHeader) -> Summary | None:
 def damaged_copies(page: bytes, *, sealed: bool) -> int:
     """Count the header and summary copies that fail although another one holds."""
     damaged = 0
+    to_measure = _first_valid(page, _USUAL, _USUAL_POSITION) is not None
     for copy in _COPY_POSITIONS:
         half = page[copy : copy + HEADER_BYTES // 2]
         damaged += _first_valid(half, _HEADER, 0) is None
         damaged += sealed and _first_valid(half, _SUMMARY, _SUMMARY_POSITION) is None
+        damaged += to_measure and _first_valid(half, _USUAL, _USUAL_POSITION) is None
     return damaged
 
 

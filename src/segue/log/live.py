@@ -1,7 +1,8 @@
 """The live words: what the processes that use a log tell each other, in one mapped page.
 
     word  0 magic · 1 boot · 2 first segment · 3 active segment · 4 written · 5 published
-          6 waiting · 7 state · 8 slots and 9 payload bytes written ahead · 16 the layer above's
+          6 waiting · 7 state · 8 slots and 9 payload bytes written ahead · 10 rewrites
+          16 the layer above's
 
 Each word is an aligned u64, stored whole, so a reader sees the old value or the new one. The file
 is never synced and never believed after a restart of the machine: every word can be derived from
@@ -26,6 +27,9 @@ WAITING: Final = 6
 STATE: Final = 7
 SLOTS_READY: Final = 8
 PAYLOADS_READY: Final = 9
+REWRITES: Final = 10
+"""Grows with each segment whose file is replaced: a mapping from before shows the old one. It is
+odd while that happens, and stays so if whoever was at it is killed."""
 OWN: Final = 16
 """The first of the words that belong to the layer above; whatever they hold after a restart."""
 
@@ -35,6 +39,7 @@ FAILED: Final = 1
 ROLLING: Final = 2
 """A value of the state word: the active segment is being sealed, and must not be appended to."""
 
+_REWRITES_MASK: Final = (1 << 63) - 2
 _MAGIC: Final = int.from_bytes(b"SgLive01", "little")
 
 
@@ -83,6 +88,8 @@ class Live:
         words[WRITTEN] = next_offset
         words[PUBLISHED] = next_offset
         words[STATE] = READY
+        # Never a value from before, which somebody who only reads may remember.
+        words[REWRITES] = words[REWRITES] + 2 & _REWRITES_MASK
         words[0] = _MAGIC
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from segue.log.appender import Appender
 from segue.log.audit import SegmentAudit, audit_segment
 from segue.log.catalog import list_segments, read_page
 from segue.log.cleaner import Cleaner, protected_positions
+from segue.log.compaction import Compactor, RewriteReport
 from segue.log.cursor import Cursor
 from segue.log.disk import Disk, storage_errors
 from segue.log.horizon import Horizon
@@ -52,6 +53,7 @@ from segue.log.reader import FETCH_ITEMS_MAX, Reader, Start
 from segue.log.record import Record, microseconds
 from segue.log.repair import RepairReport, repair_log
 from segue.log.retention import RetentionLimits, segments_to_delete
+from segue.log.sending import HasFileno, Writable, send_segment
 from segue.log.wake import Bell, Waiter
 
 if TYPE_CHECKING:
@@ -231,6 +233,25 @@ class Log:
                     size_bytes += self._disk.file_bytes(self._horizon.catalog.path(id_))
         return size_bytes
 
+    def bytes_from(self, offset: int) -> int:
+        """Return how many bytes of payload lie from `offset`, or the first there is, to the end.
+
+        By what the segments say of themselves: no record is read, and none is checked.
+        """
+        self._require_open()
+        with self._reading:
+            return self._horizon.bytes_from(Offset(offset))
+
+    def time_of(self, offset: int) -> int | None:
+        """Return when the first record from `offset` on was appended, in µs; None without one.
+
+        Passes over what was removed. The record is not checked, so this is to be shown and not to
+        be relied on.
+        """
+        self._require_open()
+        with self._reading:
+            return self._horizon.time_of(Offset(offset))
+
     def __len__(self) -> int:
         return max(0, self.next_offset - self.first_offset)
 
@@ -349,6 +370,22 @@ class Log:
         with self._reading:
             return self._horizon.offset_at(microseconds(moment))
 
+    # Sending -------------------------------------------------------------------------------
+
+    def send_segment(self, id_: int, target: Writable | HasFileno, *, position: int = 0) -> int:
+        """Send a sealed segment to a file, pipe or socket; return how many bytes were sent.
+
+        Those are its header, slots and payloads as they lie on disk, unchecked; `read_sealed`
+        checks them at the other end. `position` says from which byte on, to go on with a transfer
+        that broke; if records were removed from the segment in between, that check fails. No
+        retention, in any process, deletes the segment meanwhile.
+
+        Raises InvalidArgument unless there is such a segment and it is sealed, StorageError if
+        the target takes no more, as a socket that does not wait may not.
+        """
+        self._require_open()
+        return send_segment(self.path, SegmentId(id_), target, position=position, disk=self._disk)
+
     # Readers -------------------------------------------------------------------------------
 
     def reader(self, name: str, start: Start = "resume", *, on_damage: Damaged = "raise") -> Reader:
@@ -421,6 +458,7 @@ class Log:
             return self._delete(cleaner, ids)
 
     def _delete(self, cleaner: Cleaner, ids: list[SegmentId]) -> list[SegmentId]:
+        cleaner.clear_leftovers()
         if not ids:
             return []
         # What allows the deletion, and what is kept, must outlast it.
@@ -431,6 +469,21 @@ class Log:
     def _cleaner(self) -> Cleaner:
         live = self._writing().live
         return Cleaner(self.path, self._horizon, live, self._disk)
+
+    def remove_records(
+        self, keep: Callable[[Record], bool], *, stop: int | None = None
+    ) -> RewriteReport:
+        """Remove the records that `keep` refuses from the sealed segments; free their space.
+
+        Only from segments that end at or before `stop`, and never from the active one. Offsets
+        and times stay: reading passes over what was removed, `read` raises RecordRemoved. Who is
+        reading a segment reads on in the old one. Everything appended before is synced first, and
+        each segment is changed in one step, also if the power fails.
+
+        A segment with damage is left as it is, with a warning, and so is one that another process
+        changes at the same time. Whatever is raised, segments done before stay done.
+        """
+        return Compactor(self.path, self._horizon, self._writing(), self._disk).remove(keep, stop)
 
     # Health --------------------------------------------------------------------------------
 

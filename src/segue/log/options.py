@@ -83,12 +83,13 @@ class LogOptions:
         """Return the header of a new segment: with our limits, else those of the one before."""
         bytes_max = self.segment_bytes
         items_max = self.segment_items
+        inherited = None if previous is None else previous.inherited
         if bytes_max is None:
-            bytes_max = SEGMENT_BYTES_DEFAULT if previous is None else previous.bytes_max
+            bytes_max = SEGMENT_BYTES_DEFAULT if inherited is None else inherited.bytes_max
         if items_max is None:
             items_max = _items_default(bytes_max)
-            if previous is not None and previous.items_max != _items_default(previous.bytes_max):
-                items_max = previous.items_max
+            if inherited is not None and inherited.items_max != _items_default(inherited.bytes_max):
+                items_max = inherited.items_max
         return SegmentHeader(
             id=id_,
             first_offset=first_offset,

@@ -43,6 +43,27 @@ def checked_batch(
     return batch, lengths
 
 
+def checked_whole(
+    lengths: Sequence[int], data: Payload, attrs: Sequence[int]
+) -> tuple["array[int]", memoryview, "array[int]"]:
+    """Return a batch that lies side by side in `data`, which is not copied.
+
+    Raises InvalidArgument.
+    """
+    check_attrs(attrs, len(lengths))
+    try:
+        whole = memoryview(data).cast("B")
+    except TypeError:
+        raise InvalidArgument("a batch must lie side by side, as bytes do") from None
+    try:
+        sizes = array("I", lengths)
+    except (OverflowError, TypeError):
+        raise InvalidArgument("a length must fit in 32 bits without a sign") from None
+    if sum(sizes) != len(whole):
+        raise InvalidArgument(f"lengths of {sum(sizes)} bytes for {len(whole)} bytes of data")
+    return sizes, whole, array("Q", attrs)
+
+
 def check_attrs(attrs: Sequence[int] | None, count: int) -> None:
     """Refuse attrs that are not as many as the payloads or do not fit in a slot."""
     if attrs is None:

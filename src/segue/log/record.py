@@ -23,7 +23,12 @@ class Record(NamedTuple):
     @property
     def time(self) -> datetime:
         """When the record was appended, in UTC."""
-        return _EPOCH + timedelta(microseconds=self.time_us)
+        return datetime_from(self.time_us)
+
+
+def datetime_from(time_us: int) -> datetime:
+    """Return a time of the log as a datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=time_us)
 
 
 def microseconds(moment: datetime) -> int:

@@ -23,7 +23,7 @@ from typing import Final
 
 from segue.errors import CorruptPosition, CorruptSegment
 from segue.log import slots
-from segue.log.catalog import Catalog
+from segue.log.catalog import DELETED_SUFFIX, NEW_SUFFIX, Catalog, list_leftovers
 from segue.log.disk import Disk, storage_errors
 from segue.log.hint import read_hint
 from segue.log.layout import (
@@ -48,7 +48,6 @@ from segue.log.wake import DIRECTORY as WAKE
 logger = logging.getLogger(__name__)
 
 QUARANTINE: Final = "quarantine"
-NEW_SUFFIX: Final = ".new"
 _REPLACEMENT = re.compile(r".+\.meta\.\d+-\d+\.tmp")
 """A position that was being replaced."""
 _COPY_STEP_BYTES: Final = 1 << 20
@@ -179,10 +178,8 @@ class Recovery:
     def _clear_leftovers(self) -> None:
         for name in self._disk.names(self._directory / WAKE):
             self._disk.unlink(self._directory / WAKE / name)
-        for name in self._disk.names(self._directory):
-            stem = name.removesuffix(NEW_SUFFIX)
-            if stem != name and segment_id(stem) is not None:
-                self._disk.unlink(self._directory / name)
+        for path in list_leftovers(self._directory, self._disk, NEW_SUFFIX, DELETED_SUFFIX):
+            self._disk.unlink(path)
         for name in self._disk.names(self._directory / READERS):
             if _REPLACEMENT.fullmatch(name):
                 self._disk.unlink(self._directory / READERS / name)

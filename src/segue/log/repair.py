@@ -7,14 +7,13 @@ either the damaged segment or the repaired one.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from segue.errors import CorruptPosition, CorruptSegment
 from segue.log import slots
 from segue.log.audit import SegmentAudit, audit_segment
 from segue.log.catalog import list_segments
-from segue.log.checksum import crc32_bulk
 from segue.log.disk import Disk, storage_errors
 from segue.log.horizon import Horizon
 from segue.log.layout import (
@@ -23,13 +22,19 @@ from segue.log.layout import (
     SEGMENT_BYTES_MIN,
     SLOT_BYTES,
     Offset,
-    Position,
     SegmentHeader,
     SegmentId,
-    Summary,
 )
 from segue.log.positions import Positions, SavedPosition
-from segue.log.recovery import NEW_SUFFIX, copy_to_quarantine, quarantine_path, set_aside
+from segue.log.recovery import copy_to_quarantine, quarantine_path, set_aside
+from segue.log.rewriting import (
+    Stretch,
+    copied,
+    discard,
+    removed_records,
+    take_name,
+    write_beside,
+)
 from segue.log.segment import SegmentView
 
 logger = logging.getLogger(__name__)
@@ -122,7 +127,7 @@ class _Repairer:
             created_us=time_us,
             nonce=0,
         )
-        self._write(header, _removed(count, time_us=time_us))
+        self._write(header, removed_records(count, time_us=time_us))
         self._report.removed_records += count
         if id_ not in self._report.segments:
             self._report.segments.append(id_)
@@ -145,107 +150,26 @@ class _Repairer:
             damage.last_offset - damage.first_offset + 1 for damage in audit.damaged
         )
 
-    def _write(self, header: SegmentHeader, batches: Iterator["_Batch"]) -> None:
-        """Write a sealed segment from `batches` and give it its name in one step."""
-        disk = self._disk
+    def _write(self, header: SegmentHeader, stretches: Iterator[Stretch]) -> None:
+        """Write a sealed segment and give it its name in one step."""
         path = self._horizon.catalog.path(header.id)
-        temporary = path.with_name(path.name + NEW_SUFFIX)
-        fd = disk.open_to_write(temporary, create=True)
+        temporary = write_beside(path, header, stretches, self._disk)
         try:
-            disk.resize(fd, 0)
-            disk.resize(fd, header.bytes_max)
-            disk.write_at(fd, header.encode(), 0)
-            summary = Summary(
-                count=0,
-                payloads_end=header.payloads_position,
-                first_time_us=header.created_us,
-                last_time_us=header.created_us,
-                chain=header.key,
-            )
-            for batch in batches:
-                summary = self._write_batch(fd, header, batch, summary)
-            for position, piece in summary.writes():
-                disk.write_at(fd, piece, position)
-            disk.sync_data(fd)
-        finally:
-            disk.close(fd)
-        disk.rename(temporary, path)
-        disk.sync_directory(path.parent)
-
-    def _write_batch(
-        self, fd: int, header: SegmentHeader, batch: "_Batch", summary: Summary
-    ) -> Summary:
-        position = summary.payloads_end
-        after = crc32_bulk(batch.data, summary.chain)
-        if len(batch.lengths) == 1:
-            table = slots.encode_one(
-                header,
-                time_us=batch.time_us,
-                attr=batch.attrs[0],
-                position=position,
-                length=batch.lengths[0],
-                flags=batch.flags,
-                before=summary.chain,
-                after=after,
-            )
-        else:
-            table = slots.encode_batch(
-                batch.lengths,
-                batch.attrs,
-                time_us=batch.time_us,
-                position=position,
-                before=summary.chain,
-                after=after,
-                key=header.key,
-                seed=header.slot_seed,
-            )
-        if batch.data:
-            self._disk.write_at(fd, batch.data, position)
-        self._disk.write_at(fd, table, slots.slot_position(summary.count))
-        return replace(
-            summary,
-            count=summary.count + len(batch.lengths),
-            payloads_end=Position(position + len(batch.data)),
-            first_time_us=summary.first_time_us if summary.count else batch.time_us,
-            last_time_us=batch.time_us,
-            chain=after,
-        )
+            take_name(temporary, path, self._horizon, self._disk)
+        except BaseException:
+            discard(temporary, self._disk)
+            raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    lengths: list[int]
-    attrs: list[int]
-    data: bytes
-    time_us: int
-    flags: int = 0
-
-
-def _rebuilt(view: SegmentView, count: int) -> Iterator[_Batch]:
+def _rebuilt(view: SegmentView, count: int) -> Iterator[Stretch]:
     """Yield the batches of a segment, with removed records in place of damaged ones."""
     time_us = view.header.created_us
     for run in slots.walk(view.view, view.header, 0, count):
-        if not run.intact:
-            yield from _removed(run.stop - run.first, time_us=time_us)
-            continue
-        index = run.first
-        while index < run.stop:
-            stop = slots.batch_stop(view.view, index)
-            batch = [slots.slot_at(view.view, place) for place in range(index, stop)]
-            time_us = batch[-1].time_us
-            yield _Batch(
-                lengths=[slot.length for slot in batch],
-                attrs=[slot.attr for slot in batch],
-                data=bytes(view.view[batch[0].position : batch[-1].end]),
-                time_us=time_us,
-                flags=batch[-1].link & ~slots.MORE_MASK,
-            )
-            index = stop
-
-
-def _removed(count: int, *, time_us: int) -> Iterator[_Batch]:
-    for _ in range(count):
-        yield _Batch(lengths=[0], attrs=[0], data=b"", time_us=time_us, flags=slots.REMOVED)
+        if run.intact:
+            time_us = slots.slot_at(view.view, run.stop - 1).time_us
+            yield from copied(view, run.first, run.stop)
+        else:
+            yield from removed_records(run.stop - run.first, time_us=time_us)
 
 
 def _repair_readers(

@@ -66,6 +66,15 @@ class SegmentView:
                 self._disk.lock(self._fd, shared=True)
             self._pinned_by = os.getpid()
 
+    def is_current(self) -> bool:
+        """Tell whether the path still leads to this file, and not to one that replaced it."""
+        with reading_errors(self.path):
+            return self._disk.is_same_file(self._fd, self.path)
+
+    def send(self, target: int, count_bytes: int, position: int) -> int:
+        """Send bytes of the file to a descriptor; return how many were. Raises OSError."""
+        return self._disk.send(self._fd, target, count_bytes, position)
+
     def close(self) -> None:
         """Let go of the file. Columns that still point into the mapping keep it alive."""
         if self._fd < 0:
@@ -152,6 +161,27 @@ class SegmentView:
         """Return the first index, up to `stop`, whose record is not older than `time_us`."""
         times = _Times(self.view)
         return bisect_left(times, time_us, 0, min(stop, len(times)))
+
+    def kept_index(self, index: int, stop: int) -> int:
+        """Return the first index from `index` on whose record is not removed; `stop` if none is.
+
+        Unchecked, as `index_at` is.
+        """
+        last = min(stop, len(_Times(self.view)))
+        if index < last:
+            table = self.view[slots.slot_position(index) : slots.slot_position(last)]
+            for place, link in enumerate(slots.links(table), index):
+                if not link & slots.REMOVED:
+                    return place
+        return stop
+
+    def payload_bytes(self, index: int, stop: int) -> int:
+        """Return the payload bytes of records `index` to `stop`, by two slots; unchecked."""
+        stop = min(stop, len(_Times(self.view)))
+        if index >= stop:
+            return 0
+        first, last = slots.slot_at(self.view, index), slots.slot_at(self.view, stop - 1)
+        return min(max(0, last.end - first.position), self.header.payload_bytes_max)
 
 
 class _Times:

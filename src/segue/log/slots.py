@@ -134,6 +134,11 @@ def encode_batch(
     return table.tobytes()
 
 
+def links(table: memoryview) -> memoryview:
+    """Return the `link` of each slot in a table of them."""
+    return table.cast("I")[_LINK_POSITION // 4 :: _WORDS]
+
+
 def batch_stop(view: memoryview, index: int) -> int:
     """Return the index after the batch that slot `index` claims to be part of."""
     (link,) = _LINK.unpack_from(view, HEADER_BYTES + index * SLOT_BYTES + _LINK_POSITION)

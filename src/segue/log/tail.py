@@ -127,7 +127,7 @@ class Tail(HotTail):
         time_us = max(time_us, self.time_us)
         offsets: list[int] = []
         tables: list[bytes] = []
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         for request in requests:
             stop = index + len(request.lengths)
             end = position + len(request.data)
@@ -151,11 +151,17 @@ class Tail(HotTail):
             index, position, chain = stop, end, after
         if not offsets:
             return 0
-        self._write(b"".join(pieces), b"".join(tables), index - self.index)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)  # One is not copied.
+        self._write(data, b"".join(tables), index - self.index)
         self._advance(index, position, chain, time_us)
         for request, offset in zip(requests, offsets, strict=False):
             request.offset = Offset(offset)
         return len(offsets)
+
+    def take_in(self, count: int, end: int, chain: int, time_us: int) -> None:
+        """Take note of the batch that the segment was created with."""
+        self._note_ready(count, end)
+        self._advance(count, end, chain, time_us)
 
     def _advance(self, index: int, position: int, chain: int, time_us: int) -> None:
         """Take in what was written. Plain assignments only: nothing may interrupt them."""
@@ -169,7 +175,7 @@ class Tail(HotTail):
         if self.publish_at_once:
             words[PUBLISHED] = next_offset
 
-    def _write(self, data: bytes, table: bytes, count: int) -> None:
+    def _write(self, data: bytes | memoryview, table: bytes, count: int) -> None:
         """Store payloads and slots: through the mapping, or with a call where that is faster."""
         position, at = self.position, HEADER_BYTES + self.index * SLOT_BYTES
         if self._mapping is not None and len(data) >= WRITE_BYTES_MIN:
@@ -189,7 +195,7 @@ class Tail(HotTail):
         except OSError as error:
             raise storage_failed(f"writing {self.path}", error) from error
 
-    def _write_unprepared(self, data: bytes, table: bytes, count: int) -> None:
+    def _write_unprepared(self, data: bytes | memoryview, table: bytes, count: int) -> None:
         """Write into space that may not be there yet: a full disk is still no harm done.
 
         What got there lies behind the last record and is written over by the next.
@@ -197,9 +203,13 @@ class Tail(HotTail):
         with storage_errors(f"writing {self.path}"):
             self._disk.write_at(self.fd, data, self.position)
             self._disk.write_at(self.fd, table, HEADER_BYTES + self.index * SLOT_BYTES)
+        self._note_ready(self.index + count, self.position + len(data))
+
+    def _note_ready(self, index: int, position: int) -> None:
+        """Take note that there is space up to here, so that no zeros are written over it."""
         words = self._words
-        self.slots_ready = max(self.slots_ready, self.index + count)
-        self.payloads_ready = max(self.payloads_ready, self.position + len(data))
+        self.slots_ready = max(self.slots_ready, index)
+        self.payloads_ready = max(self.payloads_ready, position)
         words[SLOTS_READY], words[PAYLOADS_READY] = self.slots_ready, self.payloads_ready
 
     def reserve(self, count: int, size_bytes: int) -> bool:
@@ -257,10 +267,18 @@ class Tail(HotTail):
             self._disk.close(fd)
 
 
-def create_segment(directory: Path, header: SegmentHeader, disk: Disk, *, sync: bool) -> Path:
-    """Write a new, empty segment beside its final name and return where it lies.
+def create_segment(
+    directory: Path,
+    header: SegmentHeader,
+    disk: Disk,
+    *,
+    sync: bool,
+    pieces: Sequence[tuple[Position, bytes | memoryview]] = (),
+) -> Path:
+    """Write a new segment beside its final name and return where it lies.
 
-    `adopt_segment` gives it its name. Until then a full disk has changed nothing.
+    It is empty, or holds `pieces`, which are not synced: a batch is checked whole before anyone
+    believes it. `adopt_segment` gives it its name. Until then a full disk has changed nothing.
     """
     path = directory / f"{segment_filename(header.id)}.new"
     with storage_errors(f"creating {path}"):
@@ -271,6 +289,8 @@ def create_segment(directory: Path, header: SegmentHeader, disk: Disk, *, sync: 
             disk.write_at(fd, header.encode(), 0)
             if sync:
                 disk.sync_data(fd)
+            for position, piece in pieces:
+                disk.write_at(fd, piece, position)
         except OSError:
             with contextlib.suppress(OSError):
                 disk.unlink(path)

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
+from segue.delivery.topic_rules import TopicRules
 from segue.log.options import Duration
 
 if TYPE_CHECKING:
     from segue.stores.consumer import Consumer
     from segue.stores.job import Job
+    from segue.stores.topic_contract import Topic
 
 Outcome = Literal["release", "fail", "dead"]
 """How a lease ends without success: given back as if never taken; tried and failed, to be tried
@@ -457,7 +459,7 @@ class Lock(Protocol):
 
 
 class Store(Protocol):
-    """A place that holds queues, rings and locks. Safe from any thread."""
+    """A place that holds queues, rings, locks and topics. Safe from any thread."""
 
     url: str
 
@@ -495,6 +497,18 @@ class Store(Protocol):
 
     def locks(self) -> list[str]:
         """Return the names of the locks that were ever taken."""
+
+    def topic(
+        self, name: str, *, partitions: int | None = None, rules: TopicRules | None = None
+    ) -> Topic:
+        """Return the topic called `name`; it exists from its first append or reader on.
+
+        With `partitions` or `rules` it exists at once. One that exists keeps its partitions, and
+        refuses another number; `rules` become its rules if it has others.
+        """
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics there are."""
 
     def close(self) -> None:
         """Give back nothing, lose nothing, let go of everything. Closing twice is allowed."""

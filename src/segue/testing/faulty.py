@@ -20,12 +20,14 @@ Operation = Literal[
     "size",
     "read_at",
     "write_at",
+    "send",
     "resize",
     "map_to_read",
     "map_to_write",
     "sync_data",
     "names",
     "file_bytes",
+    "is_same_file",
     "make_directory",
     "rename",
     "unlink",
@@ -176,6 +178,10 @@ class FaultyDisk(Disk):
             super().write_at(fd, data[:after_bytes], position)
         raise error
 
+    def send(self, fd: int, target: int, count_bytes: int, position: int) -> int:
+        self._check("send")
+        return super().send(fd, target, count_bytes, position)
+
     def resize(self, fd: int, size_bytes: int) -> None:
         self._check("resize")
         super().resize(fd, size_bytes)
@@ -199,6 +205,10 @@ class FaultyDisk(Disk):
     def file_bytes(self, path: Path) -> int:
         self._check("file_bytes")
         return super().file_bytes(path)
+
+    def is_same_file(self, fd: int, path: Path) -> bool:
+        self._check("is_same_file")
+        return super().is_same_file(fd, path)
 
     def make_directory(self, path: Path) -> None:
         self._check("make_directory")

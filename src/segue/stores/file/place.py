@@ -7,7 +7,13 @@ from segue.clock import Clock, Ticks
 from segue.log import Log
 from segue.log.disk import Disk, storage_errors
 from segue.log.layout import checked_name, is_name
-from segue.log.options import SYNC_INTERVAL_MS_MAX, SyncName, check_limit, sync_from
+from segue.log.options import (
+    SYNC_INTERVAL_MS_MAX,
+    Duration,
+    SyncName,
+    check_limit,
+    sync_from,
+)
 from segue.log.wake import Bell
 
 
@@ -54,6 +60,7 @@ class Place:
         sync: SyncName | None = None,
         segment_items: int | None = None,
         segment_bytes: int | None = None,
+        segment_age: Duration | None = None,
         bell: Bell | None = None,
     ) -> Log:
         """Open a log of the store."""
@@ -64,6 +71,7 @@ class Place:
             sync_interval_ms=self.sync_interval_ms,
             segment_items=segment_items,
             segment_bytes=segment_bytes,
+            segment_age=segment_age,
             allow_network=self.allow_network,
             clock=self.clock,
             disk=self.disk,

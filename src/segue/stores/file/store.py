@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from segue.delivery.rules import QueueRules
+from segue.delivery.topic_rules import TopicRules
 from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, UnsupportedFormat
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
@@ -27,6 +28,8 @@ from segue.stores.file.ring_opening import (
     require_shape,
     ring_exists,
 )
+from segue.stores.file.topics.core import TopicCore, exists
+from segue.stores.file.topics.topic import FileTopic
 from segue.stores.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
@@ -36,12 +39,13 @@ FILENAME: Final = "segue.toml"
 QUEUES: Final = "queues"
 RINGS: Final = "rings"
 LOCKS: Final = "locks"
+TOPICS: Final = "topics"
 EPOCH_DIGITS_MAX: Final = 8
 REMOVAL_LOCK: Final = ".removal"
 
 
 class FileStore:
-    """Queues, rings and locks in a directory. Safe from any thread."""
+    """Queues, rings, locks and topics in a directory. Safe from any thread."""
 
     def __init__(self, place: Place, *, create: bool = True) -> None:
         self.place = place
@@ -51,6 +55,7 @@ class FileStore:
         self._queues: dict[str, QueueCore] = {}
         self._rings: dict[str, RingCore] = {}
         self._locks: dict[str, LockCore] = {}
+        self._topics: dict[str, TopicCore] = {}
         self._closed = False
         _check_directory(place, create=create)
 
@@ -191,6 +196,28 @@ class FileStore:
         place = self.place
         return [name for name in place.names(LOCKS) if lock_exists(place.path(LOCKS, name), place)]
 
+    # Topics --------------------------------------------------------------------------------
+
+    def topic(
+        self, name: str, *, partitions: int | None = None, rules: TopicRules | None = None
+    ) -> FileTopic:
+        """Return the topic called `name`."""
+        path = self.place.path(TOPICS, name)
+        with self._lock:
+            self._require_open()
+            core = self._topics.get(name)
+            if core is None:
+                core = self._topics[name] = TopicCore(name, path, self.place)
+        if partitions is not None or rules is not None:
+            core.establish(partitions, rules)
+        return FileTopic(core)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics there are."""
+        self._require_open()
+        place = self.place
+        return [name for name in place.names(TOPICS) if exists(place.path(TOPICS, name), place)]
+
     # Closing -------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
@@ -211,6 +238,8 @@ class FileStore:
                 closing.callback(ring.close)
             for lock in self._locks.values():
                 closing.callback(lock.close)
+            for topic in self._topics.values():
+                closing.callback(topic.close)
 
     def __enter__(self) -> Self:
         return self

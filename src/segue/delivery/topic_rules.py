@@ -1,0 +1,73 @@
+"""The settings of a topic, checked. They are kept in its manifest, so everybody has the same."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from segue.delivery.rules import check_count, check_seconds
+from segue.errors import InvalidArgument
+from segue.log.layout import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+
+PARTITIONS_DEFAULT: Final = 1
+PARTITIONS_MAX: Final = 4096
+TOMBSTONE_SECONDS_DEFAULT: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """How a topic keeps what it holds. Durations are seconds.
+
+    Without limits only what every reader and group has left behind may be deleted, and nothing
+    while there is none of them. The limits delete what readers still want, and tell them so with
+    OffsetTrimmed.
+    """
+
+    keep_seconds: float | None = None
+    """Segments whose last record is older may go."""
+    keep_bytes: int | None = None
+    """The oldest segments of a partition go until it takes up no more than this."""
+    lag_max: int | None = None
+    """A reader or group further behind than this many records holds back no more than these."""
+    clean_on_roll: bool | None = None
+    """Whether a partition is cleaned each time it begins a segment; if not said, then whenever
+    there is a limit. `Topic.clean` and `segue topic clean` clean at any time."""
+    segment_bytes: int | None = None
+    segment_seconds: float | None = None
+    """After how long a segment is closed even if it is not full."""
+    tombstone_seconds: float = TOMBSTONE_SECONDS_DEFAULT
+    """How long compaction keeps a tombstone, so that slow readers learn of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("keep_seconds", "segment_seconds"):
+            value = getattr(self, name)
+            if value is not None:
+                check_seconds(name, value, 0)
+        if self.segment_seconds == 0:
+            raise InvalidArgument("segment_seconds must be positive")
+        check_seconds("tombstone_seconds", self.tombstone_seconds, 0)
+        check_count("keep_bytes", self.keep_bytes, least=0)
+        check_count("lag_max", self.lag_max, least=0)
+        check_count(
+            "segment_bytes", self.segment_bytes, least=SEGMENT_BYTES_MIN, most=SEGMENT_BYTES_MAX
+        )
+        if self.clean_on_roll not in (None, True, False):
+            raise InvalidArgument(f"clean_on_roll must be true or false: {self.clean_on_roll!r}")
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether anything may be deleted that a reader still wants."""
+        return not (self.keep_seconds is None and self.keep_bytes is None and self.lag_max is None)
+
+    @property
+    def cleans_on_roll(self) -> bool:
+        return self.has_limits if self.clean_on_roll is None else self.clean_on_roll
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the rules as the manifest keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "TopicRules":
+        """Return the rules that `to_dict` gave, also those of an older or newer version."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""Appending to a topic: events become records, each for its partition."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from segue.delivery.message import Body
+from segue.delivery.topic_record import (
+    Appended,
+    Event,
+    Origin,
+    moment_us,
+    pack_record,
+    value_bytes,
+)
+from segue.errors import InvalidArgument, RecordTooLarge, SegueError
+from segue.log import Log
+from segue.stores.file.topics.core import TopicCore
+from segue.stores.file.topics.keeping import clean_partition
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES_MAX: Final = 4 << 20
+"""What one batch holds at most, so that memory stays small while many events are appended."""
+
+Packed = tuple[bytes, int]
+"""The payload and attr of a record."""
+
+
+def event_from(item: Event | Body) -> Event:
+    """Return what `append_many` was given as an event. Raises InvalidArgument."""
+    given: object = item
+    if isinstance(given, Event):
+        return given
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        return Event(value=given)
+    raise InvalidArgument(f"an event is an Event, bytes or text, not {type(given).__name__}")
+
+
+def partition_for(core: TopicCore, event: Event, key: bytes | None) -> int:
+    """Return where an event goes. Raises InvalidArgument."""
+    return core.route(key) if event.partition is None else core.check(event.partition)
+
+
+def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:
+    """Return an event as a record. Raises InvalidArgument."""
+    timestamp = event.timestamp
+    return pack_record(
+        key,
+        value_bytes(event.value),
+        headers=event.headers,
+        timestamp_us=None if timestamp is None else moment_us(timestamp, name="timestamp"),
+        origin=origin,
+    )
+
+
+def append_one(core: TopicCore, partition: int, record: Packed) -> Appended:
+    """Append a record to a partition."""
+    log = core.log(partition)
+    offset = log.append(record[0], attr=record[1])
+    if core.has_rolled(partition, log):
+        after_roll(core, partition)
+    return Appended(partition, offset)
+
+
+def append_each(core: TopicCore, records: Iterable[tuple[int, Packed]]) -> list[Appended]:
+    """Append records, each to its partition, and return where they went, in their order.
+
+    Nothing is written if one of them can never fit.
+    """
+    by_partition: dict[int, list[Packed]] = {}
+    places: list[tuple[int, int]] = []
+    for partition, record in records:
+        batch = by_partition.setdefault(partition, [])
+        places.append((partition, len(batch)))
+        batch.append(record)
+    for partition, batch in by_partition.items():
+        check_sizes(core.log(partition), batch)
+    offsets = {
+        partition: append_batch(core, partition, batch) for partition, batch in by_partition.items()
+    }
+    return [Appended(partition, offsets[partition][index]) for partition, index in places]
+
+
+def append_batch(core: TopicCore, partition: int, batch: list[Packed]) -> list[int]:
+    """Append records to one partition, as one batch unless they are too many; return offsets."""
+    log = core.log(partition)
+    offsets: list[int] = []
+    for part in _parts(log, batch):
+        first = log.append_many([payload for payload, _ in part], attrs=[attr for _, attr in part])
+        offsets += range(first, first + len(part))
+    if core.has_rolled(partition, log):
+        after_roll(core, partition)
+    return offsets
+
+
+def check_sizes(log: Log, batch: list[Packed]) -> None:
+    """Raise RecordTooLarge if one of these records can never fit."""
+    largest, most = max(len(payload) for payload, _ in batch), log.writer.payload_bytes_max
+    if largest > most:
+        raise RecordTooLarge(size_bytes=largest, size_bytes_max=most)
+
+
+def _parts(log: Log, batch: list[Packed]) -> Iterator[list[Packed]]:
+    """Yield a batch in parts that fit in a segment."""
+    items_max = log.writer.batch_items_max
+    bytes_max = min(log.writer.payload_bytes_max, max(BATCH_BYTES_MAX, 1))
+    start, size_bytes = 0, 0
+    for index, (payload, _) in enumerate(batch):
+        if index > start and (index - start >= items_max or size_bytes + len(payload) > bytes_max):
+            yield batch[start:index]
+            start, size_bytes = index, 0
+        size_bytes += len(payload)
+    if start < len(batch):
+        yield batch[start:]
+
+
+def after_roll(core: TopicCore, partition: int) -> None:
+    """Clean a partition that began a segment, if the rules say so. Never fails an append."""
+    manifest = core.manifest
+    if manifest is None or not manifest.rules.cleans_on_roll:
+        return
+    try:
+        clean_partition(core, partition, manifest.rules)
+    except SegueError as error:
+        logger.warning("not cleaned topic=%s partition=%d reason=%s", core.name, partition, error)

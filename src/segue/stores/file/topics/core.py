@@ -1,0 +1,252 @@
+"""A topic's logs and manifest, for all handles of a process."""
+
+import logging
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from segue.delivery.partitioning import StickyTurn, partition_of
+from segue.delivery.topic_rules import PARTITIONS_DEFAULT, TopicRules
+from segue.errors import CorruptManifest, InvalidArgument, SegueError, StoreClosed
+from segue.log import Log
+from segue.log.disk import storage_errors
+from segue.log.layout import SEGMENT_BYTES_DEFAULT, Offset
+from segue.log.live import OWN, SEGMENT
+from segue.log.wake import Bell
+from segue.stores.file.place import Place
+from segue.stores.file.topics.manifest import (
+    FILENAME,
+    Manifest,
+    check_partitions,
+    read_manifest,
+    write_manifest,
+)
+from segue.stores.file.topics.marks import names_of, register
+
+logger = logging.getLogger(__name__)
+
+PRODUCERS: Final = "producers"
+GROUPS: Final = "groups"
+LOCK: Final = "lock"
+_PARTITION = re.compile(r"partition_(0|[1-9]\d*)")
+
+
+class TopicCore:
+    """One topic. Safe from any thread.
+
+    Nothing is on disk before it is created, by its first append or by asking for partitions.
+    """
+
+    def __init__(self, name: str, path: Path, place: Place) -> None:
+        self.name = name
+        self.path = path
+        self.place = place
+        self.sticky = StickyTurn()
+        self._mutex = threading.RLock()
+        self._logs: dict[int, Log] = {}
+        self._rolled_at: dict[int, int] = {}
+        self._manifest: Manifest | None = None
+        self._version_seen = 0
+        self._closed = False
+
+    # The manifest --------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """How the topic is made, None if it does not exist. Up to date with other processes."""
+        if self._closed:
+            raise StoreClosed(f"topic {self.name} was closed with its store")
+        log = self._logs.get(0)
+        if (
+            self._manifest is not None
+            and log is not None
+            and log.writer.live.words[OWN] == self._version_seen
+        ):
+            return self._manifest
+        with self._mutex:
+            return self._look()
+
+    def _look(self) -> Manifest | None:
+        # The word before the file: a change in between is then seen the next time.
+        log = self._logs.get(0)
+        seen = log.writer.live.words[OWN] if log is not None else 0
+        self._manifest = read_manifest(self.path, self.place.disk)
+        self._version_seen = seen
+        if self._manifest is None and self._partitions_on_disk():
+            raise CorruptManifest(
+                path=self.path / FILENAME,
+                reason="it is missing; 'segue topic create' with the number of partitions makes it",
+            )
+        return self._manifest
+
+    def _partitions_on_disk(self) -> int:
+        with storage_errors(f"listing {self.path}"):
+            found = map(_PARTITION.fullmatch, self.place.disk.names(self.path))
+        return max((int(match[1]) + 1 for match in found if match), default=0)
+
+    def existing(self) -> Manifest:
+        """Return the manifest, after creating the topic if need be."""
+        return self.manifest or self.create(PARTITIONS_DEFAULT, None)
+
+    def establish(self, partitions: int | None, rules: TopicRules | None) -> None:
+        """Have the topic be there, as asked for. Raises InvalidArgument."""
+        if partitions is not None:
+            check_partitions(partitions)
+        before = self._manifest_or_none(partitions)
+        manifest = before or self.create(partitions or PARTITIONS_DEFAULT, rules)
+        if partitions is not None and manifest.partitions != partitions:
+            raise InvalidArgument(
+                f"topic {self.name} has {manifest.partitions} partitions, not {partitions}; "
+                "grow() adds some, and changes where keys go"
+            )
+        if rules is not None and manifest.rules != rules:
+            self.change(rules=rules)
+
+    def _manifest_or_none(self, partitions: int | None) -> Manifest | None:
+        try:
+            return self.manifest
+        except CorruptManifest:
+            # Whoever says how many there are may make one that is missing, but not replace one.
+            if partitions is None or self.place.disk.exists(self.path / FILENAME):
+                raise
+            return None
+
+    def create(self, partitions: int, rules: TopicRules | None) -> Manifest:
+        """Make the topic, unless it exists. Raises InvalidArgument."""
+        check_partitions(partitions)
+        with self.locked():
+            manifest = read_manifest(self.path, self.place.disk)
+            if manifest is not None:
+                return manifest
+            if partitions < self._partitions_on_disk():
+                raise InvalidArgument(
+                    f"there are {self._partitions_on_disk()} partitions of {self.name} on disk"
+                )
+            manifest = Manifest(
+                partitions=partitions,
+                rules=rules or TopicRules(),
+                created_us=self.place.clock(),
+            )
+            write_manifest(self.path, manifest, self.place.disk)
+            self._manifest = manifest
+            return manifest
+
+    def change(self, *, partitions: int | None = None, rules: TopicRules | None = None) -> None:
+        """Change the manifest, for everybody. Raises InvalidArgument for fewer partitions."""
+        self.existing()
+        with self.locked():
+            before = self._look()
+            assert before is not None
+            after = before.changed(partitions=partitions, rules=rules)
+            if (after.partitions, after.rules) == (before.partitions, before.rules):
+                return
+            first = self.log(0)
+            for partition in range(before.partitions, after.partitions):
+                # Before anybody can append there: readers protect it from its first record on.
+                log = self._open(partition, after.rules)
+                for name in names_of(first):
+                    register(log, name, lambda: Offset(0))
+            write_manifest(self.path, after, self.place.disk)
+            first.writer.live.words[OWN] += 1
+            self._look()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep everybody else from changing the topic."""
+        disk = self.place.disk
+        with self._mutex, storage_errors(f"locking {self.path}"):
+            disk.make_directory(self.path)
+            fd = disk.open_to_write(self.path / LOCK, create=True)
+            try:
+                disk.lock(fd)
+                yield
+            finally:
+                disk.close(fd)
+
+    # Partitions ----------------------------------------------------------------------------
+
+    def numbers(self) -> range:
+        """Return the partitions there are."""
+        manifest = self.manifest
+        return range(0 if manifest is None else manifest.partitions)
+
+    def check(self, partition: int) -> int:
+        """Return `partition` if there is one. Raises InvalidArgument."""
+        count = self.existing().partitions
+        if type(partition) is not int or not 0 <= partition < count:
+            raise InvalidArgument(f"topic {self.name} has no partition {partition!r}, only {count}")
+        return partition
+
+    def chosen(self, partitions: Iterable[int] | None) -> list[int]:
+        """Return the partitions that are meant. Raises InvalidArgument."""
+        if partitions is None:
+            return list(self.numbers())
+        return sorted({self.check(partition) for partition in partitions})
+
+    def route(self, key: bytes | None, count: int = 1) -> int:
+        """Return the partition of a key, or the one whose turn it is."""
+        partitions = self.existing().partitions
+        if key is None:
+            return self.sticky.take(partitions, count) if partitions > 1 else 0
+        return partition_of(key, partitions)
+
+    def log(self, partition: int) -> Log:
+        """Return a partition's log, opened once for the whole process."""
+        log = self._logs.get(partition)
+        if log is None:
+            with self._mutex:
+                log = self._logs.get(partition) or self._open(partition, self.existing().rules)
+        return log
+
+    def _open(self, partition: int, rules: TopicRules) -> Log:
+        if self._closed:
+            raise StoreClosed(f"topic {self.name} was closed with its store")
+        bell = None if partition == 0 else self.log(0).writer.bell
+        log = self.place.log(
+            self.path / f"partition_{partition}",
+            # Always said: else a segment that was adopted whole would set the size of the next.
+            segment_bytes=rules.segment_bytes or SEGMENT_BYTES_DEFAULT,
+            segment_age=rules.segment_seconds,
+            bell=bell,
+        )
+        self._logs[partition] = log
+        self._rolled_at[partition] = log.writer.live.words[SEGMENT]
+        return log
+
+    @property
+    def bell(self) -> Bell:
+        """What rings when anything is appended to any partition, or a group changes."""
+        return self.log(0).writer.bell
+
+    def has_rolled(self, partition: int, log: Log) -> bool:
+        """Tell whether the partition went on to another segment since this was last asked."""
+        segment = log.writer.live.words[SEGMENT]
+        if segment == self._rolled_at[partition]:
+            return False
+        self._rolled_at[partition] = segment
+        return True
+
+    def flush(self) -> None:
+        """Sync every partition that was opened here."""
+        for log in list(self._logs.values()):
+            log.flush()
+
+    def close(self) -> None:
+        """Sync and close every partition, in order; the one whose bell the others ring last."""
+        with self._mutex:
+            self._closed = True
+            logs = dict(self._logs)
+        with ExitStack() as closing:
+            for partition in sorted(logs):
+                closing.callback(logs[partition].close)
+
+
+def exists(path: Path, place: Place) -> bool:
+    """Tell whether there is a topic at `path`."""
+    try:
+        return read_manifest(path, place.disk) is not None
+    except SegueError:
+        return True  # There is one, and whoever opens it is told what is wrong with it.

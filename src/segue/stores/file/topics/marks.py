@@ -1,0 +1,69 @@
+"""The places of readers and groups in a partition: positions of its log, under their names.
+
+A reader has its own name there, a group has `group.<name>`. So retention, which knows positions
+only, protects both.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from segue.errors import InvalidName
+from segue.log import Log
+from segue.log.layout import Offset, checked_name
+from segue.log.positions import SavedPosition
+
+GROUP_PREFIX: Final = "group."
+
+
+def reader_mark(name: str) -> str:
+    """Return the name of a reader's position. Raises InvalidName."""
+    if name.startswith(GROUP_PREFIX):
+        raise InvalidName(f"{name!r}: names that begin with {GROUP_PREFIX!r} are for groups")
+    return checked_name(name)
+
+
+def group_mark(name: str) -> str:
+    """Return the name of a group's position. Raises InvalidName."""
+    return checked_name(GROUP_PREFIX + checked_name(name))
+
+
+def names_of(log: Log) -> list[str]:
+    """Return the names of all positions of a partition."""
+    return log._positions.names()
+
+
+def saved(log: Log, name: str) -> Offset | None:
+    """Return the place that was saved under `name`. Raises CorruptPosition."""
+    position = log._positions.load(name)
+    if position is None:
+        return None
+    # Beyond the end: what was read there was lost with the power, what comes is new.
+    return min(position.offset, log.next_offset)
+
+
+def register(log: Log, name: str, choose: Callable[[], Offset]) -> Offset:
+    """Save the place that `choose` returns, and return it.
+
+    It is asked under the lock: what "latest" stood for a moment ago may have been deleted by now.
+    """
+    with log.writer.locked():
+        place = choose()
+        _write(log, name, place)
+        return place
+
+
+def save(log: Log, name: str, offset: Offset) -> None:
+    """Save a place. Raises OffsetTrimmed, OffsetNotWritten."""
+    place = log.resolve(offset)
+    before = log._positions.load(name)
+    if before is not None and place >= before.offset:
+        _write(log, name, place)
+        return
+    # Going back or coming back: no deletion may come in between.
+    with log.writer.locked():
+        _write(log, name, log.resolve(offset))
+
+
+def _write(log: Log, name: str, place: Offset) -> None:
+    position = SavedPosition(log._segment_of(place), place)
+    log._positions.save(name, position, sync=log._syncs)
