@@ -28,10 +28,10 @@ class StickyTurn:
         self._partition = random.getrandbits(16)
         self._left = STICKY_RECORDS
 
-    def take(self, partitions: int, count: int = 1) -> int:
-        """Return the partition that takes the next `count` records."""
+    def take(self, partitions: int) -> int:
+        """Return the partition that takes the next record."""
         if self._left <= 0:
             self._left = STICKY_RECORDS
             self._partition += 1
-        self._left -= count
+        self._left -= 1
         return self._partition % partitions

@@ -431,13 +431,14 @@ class Log:
         age_max: Duration | None = None,
         bytes_max: int | None = None,
         lag_max: int | None = None,
+        stop: int | None = None,
     ) -> list[SegmentId]:
         """Delete the segments every reader has left behind and return their ids.
 
         With no readers nothing goes. The limits, each optional, delete what readers still want:
         segments older than `age_max`, the oldest beyond `bytes_max`, and what only readers more
-        than `lag_max` records behind hold back. Never the active segment, and none that a reader
-        of any process has open.
+        than `lag_max` records behind hold back. Never the active segment, none that a reader of
+        any process has open, and none that ends after `stop`.
         """
         limits = RetentionLimits(
             age_us_max=microseconds_from(age_max, name="age_max"),
@@ -446,7 +447,7 @@ class Log:
         )
         with self._writing().locked():
             cleaner = self._cleaner()
-            facts = cleaner.sealed()
+            facts = [fact for fact in cleaner.sealed() if stop is None or fact.end_offset <= stop]
             ids = segments_to_delete(
                 facts,
                 protected_positions(self._positions),

@@ -79,10 +79,13 @@ def recover_log(directory: Path, live: Live, options: LogOptions) -> None:
     tip = recovery.run()
     end = Offset(0) if tip is None else Offset(tip.header.first_offset + tip.count)
     end = max(end, recovery.lost_end(tip))
-    if evidence.published is not None and (tip is None or tip.sealed):
+    if (
+        evidence.published is not None
+        and (tip is None or tip.sealed)
+        and 0 < evidence.published - end <= BATCH_ITEMS_MAX
+    ):
         # Published, but in no segment that is left: their offsets are not given out again.
-        lost_max = BATCH_ITEMS_MAX if tip is None else tip.header.items_max
-        end = evidence.published if 0 < evidence.published - end <= lost_max else end
+        end = evidence.published
     if tip is not None and not tip.sealed:
         active = tip.header.id
     else:

@@ -37,11 +37,6 @@ def event_from(item: Event | Body) -> Event:
     raise InvalidArgument(f"an event is an Event, bytes or text, not {type(given).__name__}")
 
 
-def partition_for(core: TopicCore, event: Event, key: bytes | None) -> int:
-    """Return where an event goes. Raises InvalidArgument."""
-    return core.route(key) if event.partition is None else core.check(event.partition)
-
-
 def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:
     """Return an event as a record. Raises InvalidArgument."""
     timestamp = event.timestamp
@@ -58,7 +53,7 @@ def append_one(core: TopicCore, partition: int, record: Packed) -> Appended:
     """Append a record to a partition."""
     log = core.log(partition)
     offset = log.append(record[0], attr=record[1])
-    if core.has_rolled(partition, log):
+    if core.has_rolled(partition):
         after_roll(core, partition)
     return Appended(partition, offset)
 
@@ -89,7 +84,7 @@ def append_batch(core: TopicCore, partition: int, batch: list[Packed]) -> list[i
     for part in _parts(log, batch):
         first = log.append_many([payload for payload, _ in part], attrs=[attr for _, attr in part])
         offsets += range(first, first + len(part))
-    if core.has_rolled(partition, log):
+    if core.has_rolled(partition):
         after_roll(core, partition)
     return offsets
 

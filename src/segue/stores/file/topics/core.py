@@ -47,6 +47,7 @@ class TopicCore:
         self.sticky = StickyTurn()
         self._mutex = threading.RLock()
         self._logs: dict[int, Log] = {}
+        self._words: dict[int, memoryview] = {}
         self._rolled_at: dict[int, int] = {}
         self._manifest: Manifest | None = None
         self._version_seen = 0
@@ -57,22 +58,17 @@ class TopicCore:
     @property
     def manifest(self) -> Manifest | None:
         """How the topic is made, None if it does not exist. Up to date with other processes."""
-        if self._closed:
-            raise StoreClosed(f"topic {self.name} was closed with its store")
-        log = self._logs.get(0)
-        if (
-            self._manifest is not None
-            and log is not None
-            and log.writer.live.words[OWN] == self._version_seen
-        ):
+        self.require_open()
+        words = self._words.get(0)
+        if words is not None and words[OWN] == self._version_seen and self._manifest is not None:
             return self._manifest
         with self._mutex:
             return self._look()
 
     def _look(self) -> Manifest | None:
         # The word before the file: a change in between is then seen the next time.
-        log = self._logs.get(0)
-        seen = log.writer.live.words[OWN] if log is not None else 0
+        words = self._words.get(0)
+        seen = 0 if words is None else words[OWN]
         self._manifest = read_manifest(self.path, self.place.disk)
         self._version_seen = seen
         if self._manifest is None and self._partitions_on_disk():
@@ -150,7 +146,7 @@ class TopicCore:
                 for name in names_of(first):
                     register(log, name, lambda: Offset(0))
             write_manifest(self.path, after, self.place.disk)
-            first.writer.live.words[OWN] += 1
+            self._words[0][OWN] += 1
             self._look()
 
     @contextmanager
@@ -173,25 +169,30 @@ class TopicCore:
         manifest = self.manifest
         return range(0 if manifest is None else manifest.partitions)
 
+    def require_open(self) -> None:
+        """Raise StoreClosed if the store was closed."""
+        if self._closed:
+            raise StoreClosed(f"topic {self.name} was closed with its store")
+
     def check(self, partition: int) -> int:
         """Return `partition` if there is one. Raises InvalidArgument."""
-        count = self.existing().partitions
+        count = len(self.numbers()) or PARTITIONS_DEFAULT
         if type(partition) is not int or not 0 <= partition < count:
             raise InvalidArgument(f"topic {self.name} has no partition {partition!r}, only {count}")
         return partition
 
     def chosen(self, partitions: Iterable[int] | None) -> list[int]:
         """Return the partitions that are meant. Raises InvalidArgument."""
+        numbers = self.numbers()
         if partitions is None:
-            return list(self.numbers())
-        return sorted({self.check(partition) for partition in partitions})
+            return list(numbers)
+        chosen = {self.check(partition) for partition in partitions}
+        return [partition for partition in numbers if partition in chosen]
 
-    def route(self, key: bytes | None, count: int = 1) -> int:
+    def route(self, key: bytes | None) -> int:
         """Return the partition of a key, or the one whose turn it is."""
         partitions = self.existing().partitions
-        if key is None:
-            return self.sticky.take(partitions, count) if partitions > 1 else 0
-        return partition_of(key, partitions)
+        return self.sticky.take(partitions) if key is None else partition_of(key, partitions)
 
     def log(self, partition: int) -> Log:
         """Return a partition's log, opened once for the whole process."""
@@ -202,8 +203,7 @@ class TopicCore:
         return log
 
     def _open(self, partition: int, rules: TopicRules) -> Log:
-        if self._closed:
-            raise StoreClosed(f"topic {self.name} was closed with its store")
+        self.require_open()
         bell = None if partition == 0 else self.log(0).writer.bell
         log = self.place.log(
             self.path / f"partition_{partition}",
@@ -212,8 +212,9 @@ class TopicCore:
             segment_age=rules.segment_seconds,
             bell=bell,
         )
+        self._words[partition] = log.writer.live.words
+        self._rolled_at[partition] = self._words[partition][SEGMENT]
         self._logs[partition] = log
-        self._rolled_at[partition] = log.writer.live.words[SEGMENT]
         return log
 
     @property
@@ -221,9 +222,9 @@ class TopicCore:
         """What rings when anything is appended to any partition, or a group changes."""
         return self.log(0).writer.bell
 
-    def has_rolled(self, partition: int, log: Log) -> bool:
+    def has_rolled(self, partition: int) -> bool:
         """Tell whether the partition went on to another segment since this was last asked."""
-        segment = log.writer.live.words[SEGMENT]
+        segment = self._words[partition][SEGMENT]
         if segment == self._rolled_at[partition]:
             return False
         self._rolled_at[partition] = segment

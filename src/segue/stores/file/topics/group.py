@@ -17,7 +17,6 @@ from typing import Final
 from segue.delivery.group import GroupState
 from segue.errors import GroupBusy
 from segue.log.disk import storage_errors
-from segue.log.layout import is_name
 from segue.log.options import Duration
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import GROUPS, TopicCore
@@ -46,8 +45,11 @@ class GroupCore:
 
     @property
     def exists(self) -> bool:
-        """Whether the group ever had a member."""
-        return self._disk.exists(self.path / STATE)
+        """Whether the group has a place in the topic."""
+        return any(
+            marks.saved(self.topic.log(partition), self.mark) is not None
+            for partition in self.topic.numbers()
+        )
 
     def look(self) -> GroupState:
         """Return the state as it is now, the dead still among the living."""
@@ -103,7 +105,7 @@ class GroupCore:
 
     def _write(self, data: bytes, *, sync: bool) -> None:
         with storage_errors(f"writing {self.path}"):
-            is_new = not self.exists
+            is_new = not self._disk.exists(self.path / STATE)
             self._disk.replace_file(self.path / STATE, data, sync=sync)
             if is_new:
                 self._disk.sync_directory(self.path)
@@ -169,7 +171,7 @@ class FileGroup:
     ) -> FileMember:
         """Become a member."""
         self._topic.existing()
-        check_start(start, self._topic.numbers())
+        check_start(self._topic, start, self._topic.numbers())
         return FileMember(
             self._core, start=start, ttl=ttl, owner=owner, on_assign=on_assign, on_revoke=on_revoke
         )
@@ -200,7 +202,7 @@ class FileGroup:
 
     def reset(self, start: Start) -> None:
         """Let the group begin elsewhere."""
-        check_start(start, self._topic.numbers())
+        check_start(self._topic, start, self._topic.numbers())
         with self._core.turn() as state:
             self._require_idle(state.members)
             for partition in self._topic.numbers():
@@ -213,13 +215,12 @@ class FileGroup:
         """Forget the group; tell whether it was there."""
         if not self._core.exists:
             return False
+        # Its state stays: a group made anew under the name must not give the same tokens again.
         with self._core.turn() as state:
             self._require_idle(state.members)
             for partition in self._topic.numbers():
                 self._topic.log(partition).remove_reader(self._core.mark)
-        with storage_errors(f"removing {self._core.path}"), contextlib.suppress(FileNotFoundError):
-            self._topic.place.disk.unlink(self._core.path / STATE)
-            self._topic.place.disk.sync_directory(self._core.path)
+            state.generation += 1
         return True
 
     def _require_idle(self, members: Collection[str]) -> None:
@@ -229,6 +230,6 @@ class FileGroup:
 
 def group_names(topic: TopicCore) -> list[str]:
     """Return the names of the groups there are."""
-    with storage_errors(f"listing {topic.path}"):
-        names = topic.place.disk.names(topic.path / GROUPS)
-    return [name for name in names if is_name(name) and GroupCore(topic, name).exists]
+    found = marks.all_names(topic.log(partition) for partition in topic.numbers())
+    prefix = marks.GROUP_PREFIX
+    return [name.removeprefix(prefix) for name in found if name.startswith(prefix)]

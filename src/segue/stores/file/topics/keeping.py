@@ -44,19 +44,21 @@ def clean(core: TopicCore, rules: TopicRules, partitions: Collection[int]) -> Cl
 def clean_partition(core: TopicCore, partition: int, rules: TopicRules) -> Cleaned:
     """Delete what `rules` allow to go in one partition."""
     log = core.log(partition)
-    keep_origins(core, log)
+    stop = keep_origins(core, log)
     sizes = {segment.id: segment.size_bytes for segment in log.segments()}
     deleted = log.cleanup(
-        age_max=rules.keep_seconds, bytes_max=rules.keep_bytes, lag_max=rules.lag_max
+        age_max=rules.keep_seconds, bytes_max=rules.keep_bytes, lag_max=rules.lag_max, stop=stop
     )
     return Cleaned(list(deleted), sum(sizes.get(id_, 0) for id_ in deleted))
 
 
-def keep_origins(core: TopicCore, log: Log) -> None:
-    """See that nothing is forgotten of who made what is about to go."""
-    if core.place.disk.exists(core.path / PRODUCERS):
-        with current_origins(log, core.place.disk):
-            pass
+def keep_origins(core: TopicCore, log: Log) -> int:
+    """See that nothing is forgotten of who made what is about to go; return up to where."""
+    end = log.next_offset  # Before the look: a producer that is new comes after it.
+    if not core.place.disk.exists(core.path / PRODUCERS):
+        return end
+    with current_origins(log, core.place.disk) as origins:
+        return origins.upto
 
 
 def _furthest_back(log: Log) -> str | None:
@@ -78,9 +80,9 @@ def compact(core: TopicCore, rules: TopicRules, partitions: Collection[int]) -> 
     segments: dict[int, list[int]] = {}
     for partition in partitions:
         log = core.log(partition)
-        keep_origins(core, log)
+        stop = keep_origins(core, log)
         compaction = _Compaction(log, core.place.clock() - round(rules.tombstone_seconds * 1e6))
-        compaction.run()
+        compaction.run(stop)
         removed += compaction.removed
         freed_bytes += compaction.freed_bytes
         if compaction.segments:
@@ -98,9 +100,8 @@ class _Compaction:
         self.freed_bytes = 0
         self.segments: set[int] = set()
 
-    def run(self) -> None:
+    def run(self, end: int) -> None:
         start: int = self._log.first_offset
-        end = self._log.next_offset
         while start < end:
             newest: dict[bytes, int] = {}
             for record in self._log.records(start, stop=end):
@@ -112,7 +113,7 @@ class _Compaction:
                     break
             else:
                 start = end
-            self._remove(partial(_is_newest, newest))
+            self._remove(partial(_is_newest, newest), end)
         self._remove_tombstones(end)
 
     def _remove_tombstones(self, end: int) -> None:
@@ -136,13 +137,13 @@ class _Compaction:
                 oldest.setdefault(key, record.offset)
         alone = {offset for key, offset in tombstones.items() if oldest.get(key, offset) == offset}
         if alone:
-            self._remove(lambda record: record.offset not in alone)
+            self._remove(lambda record: record.offset not in alone, end)
 
     def _is_old_tombstone(self, record: Record) -> bool:
         return bool(record.attr & HAS_NO_VALUE) and record.time_us <= self._tombstones_before_us
 
-    def _remove(self, keep: Callable[[Record], bool]) -> None:
-        report = self._log.remove_records(keep)
+    def _remove(self, keep: Callable[[Record], bool], end: int) -> None:
+        report = self._log.remove_records(keep, stop=end)
         self.removed += report.removed_records
         self.freed_bytes += report.freed_bytes
         self.segments.update(report.segments)

@@ -4,7 +4,7 @@ A reader has its own name there, a group has `group.<name>`. So retention, which
 only, protects both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from segue.errors import InvalidName
@@ -30,6 +30,11 @@ def group_mark(name: str) -> str:
 def names_of(log: Log) -> list[str]:
     """Return the names of all positions of a partition."""
     return log._positions.names()
+
+
+def all_names(logs: Iterable[Log]) -> list[str]:
+    """Return the names of all positions of several partitions, sorted."""
+    return sorted({name for log in logs for name in names_of(log)})
 
 
 def saved(log: Log, name: str) -> Offset | None:

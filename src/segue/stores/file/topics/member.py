@@ -231,6 +231,7 @@ class FileMember:
     # Leaving -------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
+        self._topic.require_open()
         if self._fd < 0 or self._pid != os.getpid():
             raise StoreClosed(f"member of group {self.name} is closed")
 

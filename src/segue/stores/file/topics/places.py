@@ -18,10 +18,7 @@ def resolved(core: TopicCore, start: Start, partitions: Collection[int]) -> dict
 
     Raises InvalidArgument, OffsetTrimmed, OffsetNotWritten.
     """
-    check_start(start, partitions)
-    if isinstance(start, Mapping):
-        for partition in start:
-            core.check(partition)
+    check_start(core, start, partitions)
     return {
         partition: resolve_in(core.log(partition), partition, start_in(start, partition))
         for partition in partitions
@@ -33,15 +30,17 @@ def start_in(start: Start, partition: int) -> OneStart:
     return start.get(partition, "earliest") if isinstance(start, Mapping) else start
 
 
-def check_start(start: Start, partitions: Collection[int]) -> None:
+def check_start(core: TopicCore, start: Start, partitions: Collection[int]) -> None:
     """Raise InvalidArgument for what is no start."""
     given: object = start
     if given in ("earliest", "latest") or isinstance(given, datetime):
         return
     if isinstance(given, Mapping):
-        if all(type(number) is int for pair in given.items() for number in pair):
-            return
-        raise InvalidArgument(f"a start by partition is a mapping of numbers: {start!r}")
+        if not all(type(number) is int for pair in given.items() for number in pair):
+            raise InvalidArgument(f"a start by partition is a mapping of numbers: {start!r}")
+        for partition in given:
+            core.check(partition)
+        return
     if type(given) is int:
         if len(partitions) == 1:
             return

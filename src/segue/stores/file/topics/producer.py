@@ -127,6 +127,7 @@ class FileProducer:
         return last
 
     def _require_open(self) -> None:
+        self._core.require_open()
         if self._fd < 0 or self._pid != os.getpid():
             raise StoreClosed(f"producer {self.name} is closed")
 

@@ -1,6 +1,6 @@
 """Named readers of a topic."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,7 +21,7 @@ from segue.stores.file.topics.places import (
     resolved,
     start_in,
 )
-from segue.stores.topic_contract import POLL_RECORDS_DEFAULT, Lag, ReaderStart
+from segue.stores.topic_contract import POLL_RECORDS_DEFAULT, Lag, Partitions, ReaderStart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,15 +31,16 @@ class FileTopicReader:
     """A reader with a name, whose place is kept."""
 
     def __init__(
-        self, core: TopicCore, name: str, start: ReaderStart, partitions: Collection[int]
+        self, core: TopicCore, name: str, start: ReaderStart, partitions: Partitions
     ) -> None:
         self.name = name
         self._core = core
         self._mark = marks.reader_mark(name)
-        self._partitions = partitions
+        self._partitions = core.chosen(partitions)
+        self._grows = partitions is None
         self._closed = False
         if start != "resume":
-            check_start(start, partitions)
+            check_start(core, start, self._partitions)
         self._moves = 0
         self._feed = Feed(core, self._registered(start))
 
@@ -68,7 +69,7 @@ class FileTopicReader:
         check_limits(max_records, max_bytes)
         timeout_us = duration_us(timeout, name="timeout")
         for _ in wait_for_more(self._core, self._feed.has_more, timeout_us):
-            self._require_open()
+            self._look_around()
             records = self._feed.fetch(max_records, max_bytes)
             if records:
                 return records
@@ -81,11 +82,21 @@ class FileTopicReader:
         check_limits(max_records, None)
         timeout_us = duration_us(timeout, name="timeout")
         for _ in wait_for_more(self._core, self._feed.has_more, timeout_us):
-            self._require_open()
+            self._look_around()
             table = self._feed.fetch_table(max_records)
             if len(table):
                 break
         return table
+
+    def _look_around(self) -> None:
+        """Take in partitions that were added, if all are meant."""
+        self._require_open()
+        numbers = self._core.numbers()
+        if self._grows and len(numbers) != len(self._partitions):
+            self._partitions = list(numbers)
+            for partition, place in self._registered("resume").items():
+                if partition not in self._feed.position:
+                    self._feed.add(partition, place)
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """Yield what is there one by one, so that `position` is always that of the next record."""
@@ -134,6 +145,7 @@ class FileTopicReader:
         return lag_of(self._core, self._mark)
 
     def _require_open(self) -> None:
+        self._core.require_open()
         if self._closed:
             raise StoreClosed(f"reader {self.name} is closed")
 

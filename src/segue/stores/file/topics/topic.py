@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from segue.delivery.message import Body
+from segue.delivery.partitioning import partition_of
 from segue.delivery.topic_record import (
     Appended,
     Event,
@@ -31,7 +32,6 @@ from segue.stores.file.topics.appending import (
     append_one,
     event_from,
     packed,
-    partition_for,
 )
 from segue.stores.file.topics.core import TopicCore
 from segue.stores.file.topics.feed import Feed, check_limits, limited, wait_for_more
@@ -112,12 +112,18 @@ class FileTopic:
 
     def append_many(self, events: Iterable[Event | Body]) -> list[Appended]:
         """Append all events, or none if one of them is bad; return where they went."""
+        partitions = self._core.existing().partitions
         records = []
         for item in events:
             event = event_from(item)
             key = key_bytes(event.key)
-            record = packed(event, key)
-            records.append((partition_for(self._core, event, key), record))
+            if event.partition is not None:
+                partition = self._core.check(event.partition)
+            elif key is not None:
+                partition = partition_of(key, partitions)
+            else:
+                partition = self._core.sticky.take(partitions)
+            records.append((partition, packed(event, key)))
         return append_each(self._core, records)
 
     def producer(self, name: str) -> FileProducer:
@@ -237,19 +243,15 @@ class FileTopic:
         """Open the reader called `name`, registering it durably."""
         marks.reader_mark(name)
         self._core.existing()
-        return FileTopicReader(self._core, name, start, self._core.chosen(partitions))
+        return FileTopicReader(self._core, name, start, partitions)
 
     def readers(self) -> Mapping[str, list[Lag]]:
         """Return the registered readers, and how far each is behind."""
         return {name: lag_of(self._core, name) for name in self._reader_names()}
 
     def _reader_names(self) -> list[str]:
-        names = {
-            name
-            for partition in self._core.numbers()
-            for name in marks.names_of(self._core.log(partition))
-        }
-        return sorted(name for name in names if not name.startswith(marks.GROUP_PREFIX))
+        found = marks.all_names(self._core.log(partition) for partition in self._core.numbers())
+        return [name for name in found if not name.startswith(marks.GROUP_PREFIX)]
 
     def remove_reader(self, name: str) -> bool:
         """Forget a reader, so that it holds nothing back; tell whether it was there."""
