@@ -6,12 +6,11 @@ taking has a token, the group's generation at that moment, which only grows: who
 cannot commit for it, whatever it believes.
 """
 
-import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from segue.delivery.message import NUMBER_MAX
+from segue.log.layout import is_name
 
 STATE_FORMAT: Final = 1
 
@@ -65,10 +64,17 @@ class GroupState:
             }
             self.generation += 1
 
-    def drop_dead(self, *, boot: int, now_us: int, gone: Collection[str] = ()) -> list[str]:
-        """Drop the members whose time is over or who are known to be gone; return them."""
+    def drop_dead(
+        self, *, boot: int, now_us: int, gone: Collection[str] = (), generation_min: int = 0
+    ) -> list[str]:
+        """Drop the members whose time is over or who are known to be gone; return them.
+
+        After a restart of the machine that is everybody, and as what was kept then may be old,
+        the generation goes on from `generation_min` at least.
+        """
         if boot != self.boot:
             dead = list(self.members)
+            self.generation = max(self.generation, generation_min)
         else:
             dead = [
                 name
@@ -115,43 +121,37 @@ class GroupState:
         """Tell whether a member still has what it took with `token`."""
         return self.holdings.get(partition) == (member, token)
 
-    # Bytes ---------------------------------------------------------------------------------
+    # Kept ----------------------------------------------------------------------------------
 
-    def to_json(self) -> bytes:
+    def to_dict(self) -> dict[str, object]:
         """Return the state as it is kept."""
-        return json.dumps(
-            {
-                "format": STATE_FORMAT,
-                "boot": self.boot,
-                "generation": self.generation,
-                "members": {name: list(member) for name, member in self.members.items()},
-                "holdings": {
-                    str(partition): list(holding) for partition, holding in self.holdings.items()
-                },
+        return {
+            "format": STATE_FORMAT,
+            "boot": self.boot,
+            "generation": self.generation,
+            "members": [[name, *member] for name, member in self.members.items()],
+            "holdings": {
+                str(partition): list(holding) for partition, holding in self.holdings.items()
             },
-            separators=(",", ":"),
-        ).encode()
+        }
 
     @classmethod
-    def from_json(cls, data: bytes) -> "GroupState":
-        """Return the state that `to_json` wrote. Raises ValueError for anything else."""
+    def from_dict(cls, values: Mapping[str, Any]) -> "GroupState":
+        """Return the state that `to_dict` gave. Raises ValueError for anything else."""
         try:
-            values = json.loads(data)
-            if values["format"] != STATE_FORMAT:
-                raise ValueError(f"format {values['format']!r} needs a newer Segue")
             state = cls(
                 boot=_number(values["boot"]),
                 generation=_number(values["generation"]),
                 members={
-                    str(name): MemberState(_number(deadline_us), str(owner))
-                    for name, (deadline_us, owner) in values["members"].items()
+                    _name(name): MemberState(_number(deadline_us), str(owner))
+                    for name, deadline_us, owner in values["members"]
                 },
                 holdings={
-                    _number(int(partition)): Holding(str(member), _number(token))
+                    _number(int(partition)): Holding(_name(member), _number(token))
                     for partition, (member, token) in values["holdings"].items()
                 },
             )
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is not a group's state: {error!r}") from error
         if not {holding.member for holding in state.holdings.values()} <= state.members.keys():
             raise ValueError("a partition is held by somebody who is no member")
@@ -184,6 +184,13 @@ def shares(
 
 
 def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= NUMBER_MAX * 2 + 1:
+    if type(value) is not int or not 0 <= value < 1 << 64:
         raise ValueError(f"not a number to be found here: {value!r}")
+    return value
+
+
+def _name(value: object) -> str:
+    # It becomes the name of a file.
+    if not isinstance(value, str) or not is_name(value):
+        raise ValueError(f"not the name of a member: {value!r}")
     return value

@@ -40,6 +40,9 @@ ADOPTION_BYTES: Final = 16
 KEY_BYTES_MAX: Final = 1 << 20
 SEQUENCE_MAX: Final = (1 << 63) - 1
 HEADER_NAME_BYTES_MAX: Final = (1 << 16) - 1
+MOMENT_US_MIN: Final = -62_135_596_800_000_000
+MOMENT_US_MAX: Final = 253_402_300_799_999_999
+"""From the year 1 to the year 9999, as a datetime has it."""
 
 _TIMESTAMP = struct.Struct("<q")
 _PRODUCER = struct.Struct("<QQ")
@@ -149,7 +152,7 @@ def moment_us(moment: Moment, *, name: str) -> int:
             return microseconds(given)
         except (OverflowError, OSError, ValueError) as error:
             raise InvalidArgument(f"{name} cannot be told: {error}") from error
-    if type(given) is not int or not -(1 << 63) <= given < 1 << 63:
+    if type(given) is not int or not MOMENT_US_MIN <= given <= MOMENT_US_MAX:
         raise InvalidArgument(f"{name} must be a datetime or microseconds: {moment!r}")
     return given
 
@@ -215,15 +218,6 @@ def pack_record(
     return head + value, attr
 
 
-def with_adoption(payload: bytes, attr: int, digest: bytes) -> tuple[bytes, int]:
-    """Return the record that begins what is adopted under a key."""
-    start = _prefix_bytes(attr & (HAS_TIMESTAMP | HAS_PRODUCER))
-    if attr & HAS_ADOPTION:
-        # It began what somebody else adopted; that is over.
-        return payload[:start] + digest + payload[start + ADOPTION_BYTES :], attr
-    return payload[:start] + digest + payload[start:], attr | HAS_ADOPTION
-
-
 def unpack_record(partition: int, record: Record) -> TopicRecord:
     """Return what a record of the log says. Bytes that make no sense are a value without key."""
     offset, time_us, attr, payload = record
@@ -246,28 +240,60 @@ def unpack_record(partition: int, record: Record) -> TopicRecord:
     )
 
 
+def makes_sense(attr: int, payload_bytes: int) -> bool:
+    """Tell whether a payload can hold what attr says of it."""
+    if not attr:
+        return True
+    lengths = (attr & LENGTH_MASK) + (attr >> HEADERS_SHIFT & LENGTH_MASK)
+    return attr <= KNOWN_BITS and _prefix_bytes(attr) + lengths <= payload_bytes
+
+
 def key_of(record: Record) -> bytes | None:
     """Return the key of a record alone."""
     attr, payload = record.attr, record.payload
+    if not attr & HAS_KEY or not makes_sense(attr, len(payload)):
+        return None
     start = _prefix_bytes(attr)
-    end = start + (attr & LENGTH_MASK)
-    return payload[start:end] if attr & HAS_KEY and end <= len(payload) else None
+    return payload[start : start + (attr & LENGTH_MASK)]
+
+
+def is_tombstone(record: Record) -> bool:
+    """Tell whether a record says that there is nothing under its key."""
+    return record.attr & (HAS_KEY | HAS_NO_VALUE) == HAS_KEY | HAS_NO_VALUE and makes_sense(
+        record.attr, len(record.payload)
+    )
 
 
 def origin_of(record: Record) -> Origin | None:
     """Return who made a record, if it says so."""
-    start = TIMESTAMP_BYTES if record.attr & HAS_TIMESTAMP else 0
-    if not record.attr & HAS_PRODUCER or len(record.payload) < start + PRODUCER_BYTES:
+    attr, payload = record.attr, record.payload
+    if not attr & HAS_PRODUCER or not makes_sense(attr, len(payload)):
         return None
-    return Origin._make(_PRODUCER.unpack_from(record.payload, start))
+    return Origin._make(_PRODUCER.unpack_from(payload, _prefix_bytes(attr & HAS_TIMESTAMP)))
 
 
 def adoption_of(record: Record) -> bytes | None:
     """Return the digest of the key under which what begins here was adopted."""
-    if not record.attr & HAS_ADOPTION:
+    attr, payload = record.attr, record.payload
+    if not attr & HAS_ADOPTION or not makes_sense(attr, len(payload)):
         return None
-    start = _prefix_bytes(record.attr & (HAS_TIMESTAMP | HAS_PRODUCER))
-    return record.payload[start : start + ADOPTION_BYTES]
+    start = _prefix_bytes(attr & (HAS_TIMESTAMP | HAS_PRODUCER))
+    return payload[start : start + ADOPTION_BYTES]
+
+
+def without_origin(payload: bytes, attr: int) -> tuple[bytes, int]:
+    """Return a record that says nothing of who made it: what is true elsewhere is not here."""
+    foreign = attr & (HAS_PRODUCER | HAS_ADOPTION)
+    if not foreign:
+        return payload, attr
+    start = _prefix_bytes(attr & HAS_TIMESTAMP)
+    return payload[:start] + payload[start + _prefix_bytes(foreign) :], attr & ~foreign
+
+
+def with_adoption(payload: bytes, attr: int, digest: bytes) -> tuple[bytes, int]:
+    """Return the record that begins what is adopted under a key; it has no origin yet."""
+    start = _prefix_bytes(attr & HAS_TIMESTAMP)
+    return payload[:start] + digest + payload[start:], attr | HAS_ADOPTION
 
 
 def _prefix_bytes(attr: int) -> int:

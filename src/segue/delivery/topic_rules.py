@@ -10,6 +10,7 @@ from segue.log.layout import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
 PARTITIONS_DEFAULT: Final = 1
 PARTITIONS_MAX: Final = 4096
+SEGMENT_SECONDS_MIN: Final = 0.001
 TOMBSTONE_SECONDS_DEFAULT: Final = 86_400.0
 
 
@@ -38,19 +39,17 @@ class TopicRules:
     """How long compaction keeps a tombstone, so that slow readers learn of it."""
 
     def __post_init__(self) -> None:
-        for name in ("keep_seconds", "segment_seconds"):
-            value = getattr(self, name)
-            if value is not None:
-                check_seconds(name, value, 0)
-        if self.segment_seconds == 0:
-            raise InvalidArgument("segment_seconds must be positive")
+        if self.keep_seconds is not None:
+            check_seconds("keep_seconds", self.keep_seconds, 0)
+        if self.segment_seconds is not None:
+            check_seconds("segment_seconds", self.segment_seconds, SEGMENT_SECONDS_MIN)
         check_seconds("tombstone_seconds", self.tombstone_seconds, 0)
         check_count("keep_bytes", self.keep_bytes, least=0)
         check_count("lag_max", self.lag_max, least=0)
         check_count(
             "segment_bytes", self.segment_bytes, least=SEGMENT_BYTES_MIN, most=SEGMENT_BYTES_MAX
         )
-        if self.clean_on_roll not in (None, True, False):
+        if self.clean_on_roll is not None and type(self.clean_on_roll) is not bool:
             raise InvalidArgument(f"clean_on_roll must be true or false: {self.clean_on_roll!r}")
 
     @property

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -68,10 +69,8 @@ class ActiveSegment:
         self._in_turn = False
         self._sync_lock = threading.Lock()
         self._stopped: SegueError | None = None
-        # One owner, stores into the mapping, no age to look at: then a record is one call.
-        simple = self._mapped and options.segment_age_us is None
-        self._simple = simple and not self._shared
-        self._simply_shared = simple and self._shared
+        self._simple = self._simply_shared = False
+        self._choose_path()
         self._roll_at_us = _NEVER_US
         self._synced = Offset(0)
         self._unreported: SegueError | None = None
@@ -82,6 +81,12 @@ class ActiveSegment:
             undo.pop_all()
         if options.sync is Sync.INTERVAL:
             self._flusher = Flusher(self.sync_in_background, options.sync_interval_ms / 1000)
+
+    def _choose_path(self) -> None:
+        # One owner, stores into the mapping, no age to look at: then a record is one call.
+        simple = self._mapped and self._options.segment_age_us is None
+        self._simple = simple and not self._shared
+        self._simply_shared = simple and self._shared
 
     # Opening and closing ----------------------------------------------------------------------
 
@@ -128,10 +133,25 @@ class ActiveSegment:
             mapped=self._mapped,
             publish_at_once=not self._always,
         )
-        age_us = self._options.segment_age_us
-        self._roll_at_us = _NEVER_US if age_us is None else header.created_us + age_us
-        self._limits = limits
+        self._keep_to(limits, header)
         return tail
+
+    def _keep_to(self, limits: SegmentHeader, active: SegmentHeader) -> None:
+        age_us = self._options.segment_age_us
+        self._roll_at_us = _NEVER_US if age_us is None else active.created_us + age_us
+        self._limits = limits
+
+    def set_limits(self, *, segment_bytes: int | None, segment_age_us: int | None) -> None:
+        """Close segments by other limits than the log was opened with, from the next one on."""
+        with self.locked():
+            options = replace(
+                self._options, segment_bytes=segment_bytes, segment_age_us=segment_age_us
+            )
+            header = self._tail.header
+            limits = options.new_header(header.id, header.first_offset, header)
+            self._options = options
+            self._keep_to(limits, header)
+            self._choose_path()
 
     def close(self) -> None:
         """Sync what is not, leave the hint and let go of every lock."""

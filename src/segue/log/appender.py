@@ -87,6 +87,11 @@ class Appender(ActiveSegment):
         """What may still fit: in the active segment or in one made by our limits."""
         return max(self._limits.payload_bytes_max, self._open_limits.payload_bytes_max)
 
+    @property
+    def new_segment_bytes_max(self) -> int:
+        """How many bytes of payload the next segment takes, whatever the active one does."""
+        return self._limits.payload_bytes_max
+
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:
@@ -259,7 +264,7 @@ class Appender(ActiveSegment):
         return self._owner.unlock if self._shared else None
 
     def put(self, payload: bytes, attr: int) -> Offset:
-        """Append one record in the turn that `begin` began. Not synced, but published."""
+        """Append one record in the turn that `begin` began. Not synced."""
         if self._mapped:
             offset = self._tail.store(payload, attr, self._time_ns() // 1000)
             if offset != NO_ROOM:
@@ -267,7 +272,7 @@ class Appender(ActiveSegment):
         return self._put(payload, attr)
 
     def put_many(self, payloads: Sequence[bytes], attrs: Sequence[int]) -> Offset:
-        """Append one batch in the turn that `begin` began. Not synced, but published."""
+        """Append one batch in the turn that `begin` began. Not synced."""
         request = Request(list(map(len, payloads)), b"".join(payloads), attrs)
         self._put_all([request])
         if request.error is not None:
@@ -279,8 +284,8 @@ class Appender(ActiveSegment):
 
         It goes where there is room: in the active segment, in a new one, or in one made to
         measure, after which the usual limits hold again. All or nothing, also after a power cut.
-        Not synced, but published. Raises InvalidArgument, RecordTooLarge, BatchTooLarge and
-        StorageFull before anything has changed.
+        Not synced, nor shown before it is where sync is "always". Raises InvalidArgument,
+        RecordTooLarge, BatchTooLarge and StorageFull before anything has changed.
         """
         request = Request(*checked_whole(lengths, data, attrs))
         if not request.lengths:

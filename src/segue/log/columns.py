@@ -68,14 +68,15 @@ def columns_of(horizon: Horizon, start: Offset, stop: Offset | None) -> Iterator
             assert span is not None, "a cursor that raises skips nothing"
             view, index, last = span
             cursor.offset = Offset(view.first_offset + last)
-            columns = _columns(view, index, last)
+            columns = columns_in(view, index, last)
             if len(columns):
                 yield columns
     finally:
         cursor.close()
 
 
-def _columns(view: SegmentView, index: int, stop: int) -> Columns:
+def columns_in(view: SegmentView, index: int, stop: int) -> Columns:
+    """Return the records `index` to `stop` of a segment, which were checked before."""
     table = np.frombuffer(
         view.view[slots.slot_position(index) : slots.slot_position(stop)], dtype=SLOT_DTYPE
     )

@@ -302,7 +302,8 @@ def is_name(name: str) -> bool:
 
 def checked_name(name: str) -> str:
     """Return `name` if it is safe as a file name everywhere, else raise InvalidName."""
-    if not _NAME.fullmatch(name):
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(given):
         raise InvalidName(
             f"{name!r} is not a usable name: letters, digits, '_', '-' and '.', "
             f"not starting with '.' or '-'"

@@ -126,6 +126,7 @@ class _Repairer:
             bytes_max=max(SEGMENT_BYTES_MIN, pages * PAGE_BYTES),
             created_us=time_us,
             nonce=0,
+            usual=self._horizon.catalog.header(before).inherited,
         )
         self._write(header, removed_records(count, time_us=time_us))
         self._report.removed_records += count

@@ -501,7 +501,7 @@ class Store(Protocol):
     def topic(
         self, name: str, *, partitions: int | None = None, rules: TopicRules | None = None
     ) -> Topic:
-        """Return the topic called `name`; it exists from its first append or reader on.
+        """Return the topic called `name`; it exists from its first append on.
 
         With `partitions` or `rules` it exists at once. One that exists keeps its partitions, and
         refuses another number; `rules` become its rules if it has others.

@@ -163,9 +163,9 @@ class Adoption:
 class Producer(Protocol):
     """Appends so that repeating an append never duplicates. For one thread at a time.
 
-    Each record has a sequence number, which must grow within a partition. One that is not above
-    the last of its partition is there already, and is not appended again. Only one at a time can
-    use a name; it is free again when its user closes it or dies.
+    Each record has a sequence number, and the numbers must grow. One that is not above the last of
+    its partition is there already, and is not appended again. Only one at a time can use a name;
+    it is free again when its user closes it or dies.
     """
 
     name: str
@@ -182,8 +182,9 @@ class Producer(Protocol):
     ) -> Appended | None:
         """Append a record, or return None if it is there already.
 
-        Without `sequence` it is the next one. Without key and partition, the sequence number
-        decides the partition, so that a repetition goes where the first try went.
+        Without `sequence` it is the next one: so whoever repeats a call must say the number. It
+        goes where the first try went, also if partitions were added in between; without key and
+        partition the number decides where.
         """
 
     def append_many(
@@ -229,7 +230,11 @@ class TopicReader(Protocol):
         """
 
     def poll_table(
-        self, max_records: int = POLL_RECORDS_DEFAULT, *, timeout: Duration | None = 0
+        self,
+        max_records: int = POLL_RECORDS_DEFAULT,
+        *,
+        max_bytes: int | None = None,
+        timeout: Duration | None = 0,
     ) -> pa.Table:
         """Return the next records as an Arrow table, as `Topic.tables` yields them."""
 
@@ -241,10 +246,16 @@ class TopicReader(Protocol):
         """The offset of the next record, by partition."""
 
     def seek(self, start: ReaderStart) -> None:
-        """Go to another place; `commit` makes it the saved one."""
+        """Go to another place; `commit` makes it the saved one.
+
+        Offsets by partition leave the other partitions where they are.
+        """
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Save `offsets`, or the current position, as the place to resume from."""
+        """Save `offsets`, or the current position, as the place to resume from.
+
+        Raises OffsetTrimmed for what is gone; the others are saved all the same.
+        """
 
     def lag(self) -> list[Lag]:
         """Return how far the reader is behind, by what it committed."""
@@ -286,7 +297,11 @@ class Member(Protocol):
         """
 
     def poll_table(
-        self, max_records: int = POLL_RECORDS_DEFAULT, *, timeout: Duration | None = 0
+        self,
+        max_records: int = POLL_RECORDS_DEFAULT,
+        *,
+        max_bytes: int | None = None,
+        timeout: Duration | None = 0,
     ) -> pa.Table:
         """Return the next records as an Arrow table, as `Topic.tables` yields them."""
 
@@ -339,11 +354,13 @@ class Group(Protocol):
         owner: str | None = None,
         on_assign: OnRebalance | None = None,
         on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
     ) -> Member:
-        """Become a member. `start` is where a new group begins.
+        """Become a member. `start` is where a new group begins. Raises TopicNotFound.
 
         `on_revoke` is called with the partitions we are about to give up, while commits for them
-        still count; `on_assign` with those we got.
+        still count; `on_assign` with those we got; `on_lost` with those we had when we were taken
+        for dead. All of them from within `poll`, the second also from here.
         """
 
     def info(self) -> GroupInfo:
@@ -427,7 +444,10 @@ class Topic(Protocol):
         partitions: Partitions = None,
         timeout: Duration | None = None,
     ) -> Iterator[TopicRecord]:
-        """Yield records as they come; end when none comes within `timeout`."""
+        """Yield records as they come; end when none comes within `timeout`.
+
+        Raises TopicNotFound.
+        """
 
     def tables(
         self,
@@ -436,6 +456,7 @@ class Topic(Protocol):
         partitions: Partitions = None,
         stop: Start | None = None,
         max_records: int | None = None,
+        max_bytes: int | None = None,
     ) -> Iterator[pa.Table]:
         """Yield what `records` does as Arrow tables, a partition after the other.
 
@@ -448,7 +469,7 @@ class Topic(Protocol):
     def reader(
         self, name: str, start: ReaderStart = "resume", *, partitions: Partitions = None
     ) -> TopicReader:
-        """Open the reader called `name`, registering it durably. Raises OffsetTrimmed."""
+        """Open the reader called `name`, registering it durably. Raises TopicNotFound."""
 
     def readers(self) -> Mapping[str, Sequence[Lag]]:
         """Return the registered readers, and how far each is behind."""
@@ -475,7 +496,7 @@ class Topic(Protocol):
     ) -> CleanReport:
         """Delete the segments that may go, by the rules or by stricter limits given here.
 
-        Never a segment that takes records, nor one that somebody has open.
+        Never a segment that takes records.
         """
 
     def compact(self, *, partitions: Partitions = None) -> CompactReport:
@@ -502,6 +523,7 @@ class Topic(Protocol):
     def adopt(self, path: str | PathLike[str], *, partition: int, key: str) -> Adoption:
         """Append all records of a sealed segment that was written elsewhere, in one step.
 
-        They get their offsets now. Adopting again under the same `key` does nothing. Raises
-        InvalidArgument, CorruptSegment, CorruptRecord before anything is written.
+        They get their offsets now, and the time of appending, too. Adopting again under the same
+        `key` into the same partition does nothing. Raises InvalidArgument, CorruptSegment,
+        CorruptRecord before anything is written.
         """

@@ -16,6 +16,7 @@ from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, Unsupp
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
 from segue.stores.contract import Queue, Ring, RingMode
+from segue.stores.file.claims import locked
 from segue.stores.file.core import QueueCore, QueueRemoved
 from segue.stores.file.lock import FileLock, LockCore, lock_exists
 from segue.stores.file.place import Place
@@ -112,14 +113,8 @@ class FileStore:
     @contextmanager
     def _removing(self) -> Iterator[None]:
         """Keep other processes from removing queues, and from making removed ones anew."""
-        disk = self.place.disk
-        with storage_errors(f"locking {self.url}"):
-            fd = disk.open_to_write(self.place.root / QUEUES / REMOVAL_LOCK, create=True)
-        try:
-            disk.lock(fd)
+        with locked(self.place.root / QUEUES / REMOVAL_LOCK, self.place.disk):
             yield
-        finally:
-            disk.close(fd)
 
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""

@@ -91,7 +91,7 @@ def append_batch(core: TopicCore, partition: int, batch: list[Packed]) -> list[i
 
 def check_sizes(log: Log, batch: list[Packed]) -> None:
     """Raise RecordTooLarge if one of these records can never fit."""
-    largest, most = max(len(payload) for payload, _ in batch), log.writer.payload_bytes_max
+    largest, most = max(len(payload) for payload, _ in batch), log.writer.new_segment_bytes_max
     if largest > most:
         raise RecordTooLarge(size_bytes=largest, size_bytes_max=most)
 
@@ -99,7 +99,7 @@ def check_sizes(log: Log, batch: list[Packed]) -> None:
 def _parts(log: Log, batch: list[Packed]) -> Iterator[list[Packed]]:
     """Yield a batch in parts that fit in a segment."""
     items_max = log.writer.batch_items_max
-    bytes_max = min(log.writer.payload_bytes_max, max(BATCH_BYTES_MAX, 1))
+    bytes_max = min(log.writer.new_segment_bytes_max, BATCH_BYTES_MAX)
     start, size_bytes = 0, 0
     for index, (payload, _) in enumerate(batch):
         if index > start and (index - start >= items_max or size_bytes + len(payload) > bytes_max):

@@ -53,6 +53,21 @@ def table_of(partition: int, columns: Columns) -> pa.Table:
     )
 
 
+def rows_within(columns: Columns, bytes_max: int | None, *, at_least_one: bool) -> tuple[int, int]:
+    """Return how many of the first rows have no more than so many bytes, and how many they have."""
+    count = len(columns)
+    if count == 0:
+        return 0, 0
+    bounds = np.frombuffer(columns.payload.buffers()[1], dtype=np.int32)
+    sizes = bounds[columns.payload.offset :][: count + 1].astype(np.int64)
+    sizes -= sizes[0]
+    if bytes_max is None:
+        return count, int(sizes[-1])
+    rows = int(np.searchsorted(sizes, bytes_max, side="right")) - 1
+    rows = max(rows, 1 if at_least_one else 0)
+    return rows, int(sizes[rows])
+
+
 class _Parts:
     """Where keys, headers and values begin and end among the payloads."""
 

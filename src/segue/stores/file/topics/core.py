@@ -1,21 +1,31 @@
 """A topic's logs and manifest, for all handles of a process."""
 
 import logging
+import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from segue.delivery.partitioning import StickyTurn, partition_of
 from segue.delivery.topic_rules import PARTITIONS_DEFAULT, TopicRules
-from segue.errors import CorruptManifest, InvalidArgument, SegueError, StoreClosed
+from segue.errors import (
+    CorruptManifest,
+    InvalidArgument,
+    SegueError,
+    StoreClosed,
+    TopicNotFound,
+)
 from segue.log import Log
 from segue.log.disk import storage_errors
 from segue.log.layout import SEGMENT_BYTES_DEFAULT, Offset
 from segue.log.live import OWN, SEGMENT
+from segue.log.options import microseconds_from
 from segue.log.wake import Bell
+from segue.stores.file.claims import locked
 from segue.stores.file.place import Place
 from segue.stores.file.topics.manifest import (
     FILENAME,
@@ -32,6 +42,12 @@ PRODUCERS: Final = "producers"
 GROUPS: Final = "groups"
 LOCK: Final = "lock"
 _PARTITION = re.compile(r"partition_(0|[1-9]\d*)")
+
+
+class User(Protocol):
+    """Somebody who is to be told that the store closes."""
+
+    def close(self) -> None: ...
 
 
 class TopicCore:
@@ -52,6 +68,9 @@ class TopicCore:
         self._manifest: Manifest | None = None
         self._version_seen = 0
         self._closed = False
+        self._pid = os.getpid()
+        self.users: weakref.WeakSet[User] = weakref.WeakSet()
+        """Members and producers that are open here."""
 
     # The manifest --------------------------------------------------------------------------
 
@@ -60,23 +79,47 @@ class TopicCore:
         """How the topic is made, None if it does not exist. Up to date with other processes."""
         self.require_open()
         words = self._words.get(0)
-        if words is not None and words[OWN] == self._version_seen and self._manifest is not None:
+        if (
+            words is not None
+            and self._word(words) == self._version_seen
+            and self._manifest is not None
+        ):
             return self._manifest
         with self._mutex:
             return self._look()
 
+    def _word(self, words: memoryview) -> int:
+        """Return the word that changes with the manifest; it is odd while that is under way."""
+        try:
+            return words[OWN]
+        except ValueError:  # Closed by another thread just now.
+            raise StoreClosed(f"topic {self.name} was closed with its store") from None
+
     def _look(self) -> Manifest | None:
-        # The word before the file: a change in between is then seen the next time.
+        # The word before the file: a change in between is then seen the next time. An odd one is
+        # never taken for seen: whoever is at it may have been killed.
         words = self._words.get(0)
-        seen = 0 if words is None else words[OWN]
+        seen = -1 if words is None or self._word(words) % 2 else self._word(words)
+        before = self._manifest
         self._manifest = read_manifest(self.path, self.place.disk)
         self._version_seen = seen
+        if before is not None and self._manifest is not None:
+            self._follow_rules(before.rules, self._manifest.rules)
         if self._manifest is None and self._partitions_on_disk():
             raise CorruptManifest(
                 path=self.path / FILENAME,
                 reason="it is missing; 'segue topic create' with the number of partitions makes it",
             )
         return self._manifest
+
+    def _follow_rules(self, before: TopicRules, after: TopicRules) -> None:
+        """Close segments by the limits that hold now."""
+        if _segment_limits(before) != _segment_limits(after):
+            for log in self._logs.values():
+                log.writer.set_limits(
+                    segment_bytes=after.segment_bytes or SEGMENT_BYTES_DEFAULT,
+                    segment_age_us=microseconds_from(after.segment_seconds, name="segment_seconds"),
+                )
 
     def _partitions_on_disk(self) -> int:
         with storage_errors(f"listing {self.path}"):
@@ -86,6 +129,13 @@ class TopicCore:
     def existing(self) -> Manifest:
         """Return the manifest, after creating the topic if need be."""
         return self.manifest or self.create(PARTITIONS_DEFAULT, None)
+
+    def require(self) -> Manifest:
+        """Return the manifest. Raises TopicNotFound: who only reads creates nothing."""
+        manifest = self.manifest
+        if manifest is None:
+            raise TopicNotFound(name=self.name)
+        return manifest
 
     def establish(self, partitions: int | None, rules: TopicRules | None) -> None:
         """Have the topic be there, as asked for. Raises InvalidArgument."""
@@ -139,28 +189,27 @@ class TopicCore:
             after = before.changed(partitions=partitions, rules=rules)
             if (after.partitions, after.rules) == (before.partitions, before.rules):
                 return
-            first = self.log(0)
+            logs = [self.log(partition) for partition in range(before.partitions)]
             for partition in range(before.partitions, after.partitions):
-                # Before anybody can append there: readers protect it from its first record on.
-                log = self._open(partition, after.rules)
-                for name in names_of(first):
+                # Before anybody can append there: who reads all protects it from its first
+                # record on.
+                log = self._opened(partition, after.rules)
+                for name in set.intersection(*(set(names_of(log)) for log in logs)):
                     register(log, name, lambda: Offset(0))
+            words = self._words[0]
+            words[OWN] |= 1
             write_manifest(self.path, after, self.place.disk)
-            self._words[0][OWN] += 1
+            words[OWN] += 1
             self._look()
+            if _segment_limits(before.rules) != _segment_limits(after.rules):
+                for log in logs:
+                    log.roll()  # What is open has the size it was made with.
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep everybody else from changing the topic."""
-        disk = self.place.disk
-        with self._mutex, storage_errors(f"locking {self.path}"):
-            disk.make_directory(self.path)
-            fd = disk.open_to_write(self.path / LOCK, create=True)
-            try:
-                disk.lock(fd)
-                yield
-            finally:
-                disk.close(fd)
+        """Keep everybody else from changing the topic, and from becoming a reader of it."""
+        with self._mutex, locked(self.path / LOCK, self.place.disk):
+            yield
 
     # Partitions ----------------------------------------------------------------------------
 
@@ -170,9 +219,11 @@ class TopicCore:
         return range(0 if manifest is None else manifest.partitions)
 
     def require_open(self) -> None:
-        """Raise StoreClosed if the store was closed."""
+        """Raise StoreClosed if the store was closed, or opened before a fork."""
         if self._closed:
             raise StoreClosed(f"topic {self.name} was closed with its store")
+        if os.getpid() != self._pid:
+            raise StoreClosed("opened before a fork: open the store again in the child")
 
     def check(self, partition: int) -> int:
         """Return `partition` if there is one. Raises InvalidArgument."""
@@ -181,11 +232,14 @@ class TopicCore:
             raise InvalidArgument(f"topic {self.name} has no partition {partition!r}, only {count}")
         return partition
 
-    def chosen(self, partitions: Iterable[int] | None) -> list[int]:
+    def chosen(self, partitions: Collection[int] | None) -> list[int]:
         """Return the partitions that are meant. Raises InvalidArgument."""
         numbers = self.numbers()
         if partitions is None:
             return list(numbers)
+        given: object = partitions
+        if not isinstance(given, Collection) or isinstance(given, str | bytes):
+            raise InvalidArgument(f"partitions must be several numbers, as [0]: {partitions!r}")
         chosen = {self.check(partition) for partition in partitions}
         return [partition for partition in numbers if partition in chosen]
 
@@ -197,17 +251,18 @@ class TopicCore:
     def log(self, partition: int) -> Log:
         """Return a partition's log, opened once for the whole process."""
         log = self._logs.get(partition)
-        if log is None:
-            with self._mutex:
-                log = self._logs.get(partition) or self._open(partition, self.existing().rules)
-        return log
+        return self._opened(partition, self.existing().rules) if log is None else log
+
+    def _opened(self, partition: int, rules: TopicRules) -> Log:
+        with self._mutex:
+            log = self._logs.get(partition)  # By now another thread may have.
+            return self._open(partition, rules) if log is None else log
 
     def _open(self, partition: int, rules: TopicRules) -> Log:
         self.require_open()
         bell = None if partition == 0 else self.log(0).writer.bell
         log = self.place.log(
             self.path / f"partition_{partition}",
-            # Always said: else a segment that was adopted whole would set the size of the next.
             segment_bytes=rules.segment_bytes or SEGMENT_BYTES_DEFAULT,
             segment_age=rules.segment_seconds,
             bell=bell,
@@ -222,9 +277,25 @@ class TopicCore:
         """What rings when anything is appended to any partition, or a group changes."""
         return self.log(0).writer.bell
 
+    def word(self, which: int) -> int:
+        """Return a live word of the topic, which every process sees."""
+        self.log(0)
+        try:
+            return self._words[0][which]
+        except ValueError:  # Closed by another thread just now.
+            raise StoreClosed(f"topic {self.name} was closed with its store") from None
+
+    def add_to_word(self, which: int) -> None:
+        """Let everybody see that something has changed."""
+        self.log(0)
+        self._words[0][which] = (self._words[0][which] + 1) % (1 << 32)
+
     def has_rolled(self, partition: int) -> bool:
         """Tell whether the partition went on to another segment since this was last asked."""
-        segment = self._words[partition][SEGMENT]
+        try:
+            segment = self._words[partition][SEGMENT]
+        except ValueError:  # Closed by another thread just now.
+            return False
         if segment == self._rolled_at[partition]:
             return False
         self._rolled_at[partition] = segment
@@ -236,13 +307,26 @@ class TopicCore:
             log.flush()
 
     def close(self) -> None:
-        """Sync and close every partition, in order; the one whose bell the others ring last."""
+        """Let members leave and producers go, then sync and close every partition, in order.
+
+        The one whose bell the others ring is the last.
+        """
+        if os.getpid() == self._pid:
+            for user in list(self.users):
+                try:
+                    user.close()
+                except SegueError as error:
+                    logger.warning("not closed in order topic=%s reason=%s", self.name, error)
         with self._mutex:
             self._closed = True
             logs = dict(self._logs)
         with ExitStack() as closing:
             for partition in sorted(logs):
                 closing.callback(logs[partition].close)
+
+
+def _segment_limits(rules: TopicRules) -> tuple[int | None, float | None]:
+    return rules.segment_bytes, rules.segment_seconds
 
 
 def exists(path: Path, place: Place) -> bool:

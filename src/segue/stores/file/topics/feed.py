@@ -1,16 +1,23 @@
 """Reading several partitions at once: by turns, merged by time, or as columns."""
 
 import heapq
-import time
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord, unpack_record
-from segue.errors import InvalidArgument, OffsetOutOfRange, SegueError
+from segue.errors import (
+    InvalidArgument,
+    LogClosed,
+    OffsetOutOfRange,
+    SegueError,
+    StoreClosed,
+)
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
 from segue.log.record import Record
+from segue.log.segment import CHECK_AHEAD_ITEMS
 from segue.stores.file.topics.core import TopicCore
 from segue.stores.file.topics.places import in_partition
 
@@ -19,15 +26,25 @@ if TYPE_CHECKING:
 
 FETCH_RECORDS: Final = 1024
 """How many records of a partition are in memory at once while it is iterated over."""
-LOOK_AGAIN_SECONDS: Final = 0.5
-"""How often a wait looks up whether there is anything else to do."""
+FETCH_RECORDS_FIRST: Final = 32
+"""And how many are read at first where bytes are limited: they may be large."""
 
 
 class Feed:
-    """A place in each of some partitions. For one thread at a time."""
+    """A place in each of some partitions. For one thread at a time.
 
-    def __init__(self, core: TopicCore, offsets: Mapping[int, Offset]) -> None:
+    It keeps nothing from being deleted: that is what saved places are for.
+    """
+
+    def __init__(
+        self,
+        core: TopicCore,
+        offsets: Mapping[int, Offset],
+        *,
+        ahead_items: int = CHECK_AHEAD_ITEMS,
+    ) -> None:
         self._core = core
+        self._ahead_items = ahead_items
         self._cursors: dict[int, Cursor] = {}
         self._turn = 0
         for partition, offset in offsets.items():
@@ -38,7 +55,9 @@ class Feed:
         cursor = self._cursors.get(partition)
         if cursor is None:
             horizon = self._core.log(partition)._horizon
-            self._cursors[partition] = Cursor(horizon, offset, on_damage="raise")
+            self._cursors[partition] = Cursor(
+                horizon, offset, on_damage="raise", ahead_items=self._ahead_items, pin=False
+            )
         else:
             cursor.offset = offset
 
@@ -53,80 +72,58 @@ class Feed:
         """The offset of the next record, by partition."""
         return {partition: cursor.offset for partition, cursor in self._cursors.items()}
 
+    # Records -------------------------------------------------------------------------------
+
     def fetch(self, max_records: int, max_bytes: int | None) -> list[TopicRecord]:
         """Return the next records, from as many partitions as it takes, each in its turn.
 
         What cannot be read is told once all before it has been returned.
         """
+        budget = Budget(max_records, max_bytes)
         records: list[TopicRecord] = []
-        left = max_bytes
         for partition in self._in_turn():
-            cursor = self._cursors[partition]
-            while len(records) < max_records and (left is None or left > 0 or not records):
-                try:
-                    found = cursor.fetch(min(max_records - len(records), FETCH_RECORDS))
-                except SegueError as error:
-                    if records:
-                        self._turn = partition  # Told next time, before anything else.
-                        return records
-                    if isinstance(error, OffsetOutOfRange):
-                        raise in_partition(error, partition) from None
-                    raise
-                if not found:
-                    break
-                if left is not None:
-                    found, left = _within(found, left, at_least_one=not records)
-                    if not found:
-                        left = 0
-                        break
-                    cursor.offset = Offset(found[-1].offset + 1)
-                records += [unpack_record(partition, record) for record in found]
-            if len(records) >= max_records or (left is not None and left <= 0):
+            try:
+                for found in self._pieces(partition, budget):
+                    records += [unpack_record(partition, record) for record in found]
+            except SegueError as error:
+                if records:
+                    self._turn = partition  # Told next time, before anything else.
+                    return records
+                raise self._told(error, partition) from None
+            if budget.is_spent:
                 self._turn = partition + 1
                 break
         return records
+
+    def _pieces(self, partition: int, budget: "Budget") -> Iterator[list[Record]]:
+        """Yield what one partition has within the budget, and go on behind it."""
+        cursor = self._cursors[partition]
+        step = FETCH_RECORDS if budget.bytes_left is None else FETCH_RECORDS_FIRST
+        while not budget.is_spent:
+            before = cursor.offset
+            found = cursor.fetch(min(budget.records_left, step))
+            within = budget.take(found)
+            if len(within) < len(found):
+                cursor.offset = Offset(within[-1].offset + 1) if within else before
+            if not within:
+                return
+            yield within
+            step = min(step * 2, FETCH_RECORDS)
 
     def _in_turn(self) -> list[int]:
         partitions = sorted(self._cursors)
         later = [partition for partition in partitions if partition >= self._turn]
         return later + partitions[: len(partitions) - len(later)]
 
-    def fetch_table(self, max_records: int) -> "pa.Table":
-        """Return the next records as a table."""
-        import pyarrow as pa
-
-        from segue.stores.file.topics.columns import SCHEMA, table_of
-
-        tables: list[pa.Table] = []
-        left = max_records
-        for partition in self._in_turn():
-            cursor = self._cursors[partition]
-            log = self._core.log(partition)
-            while left > 0 and cursor.offset < log.next_offset:
-                stop = Offset(min(log.next_offset, cursor.offset + left))
-                try:
-                    for columns in log.columns(cursor.offset, stop=stop):
-                        tables.append(table_of(partition, columns))
-                        left -= len(columns)
-                except SegueError as error:
-                    if tables:
-                        self._turn = partition
-                        return pa.concat_tables(tables)
-                    if isinstance(error, OffsetOutOfRange):
-                        raise in_partition(error, partition) from None
-                    raise
-                cursor.offset = stop
-            if left <= 0:
-                self._turn = partition + 1
-                break
-        return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    def _told(self, error: SegueError, partition: int) -> SegueError:
+        """Return what to tell of an error: which partition it is about, or that all is closed."""
+        if isinstance(error, LogClosed):
+            self._core.require_open()
+        return in_partition(error, partition) if isinstance(error, OffsetOutOfRange) else error
 
     def merged(self, stops: Mapping[int, Offset]) -> Iterator[TopicRecord]:
         """Yield what lies before `stops`, ordered by timestamp as far as the partitions are."""
-        return heapq.merge(
-            *(self._one(partition, stops[partition]) for partition in sorted(self._cursors)),
-            key=lambda record: record.timestamp_us,
-        )
+        return _merge(self._one(partition, stops[partition]) for partition in sorted(self._cursors))
 
     def _one(self, partition: int, stop: Offset) -> Iterator[TopicRecord]:
         cursor = self._cursors[partition]
@@ -134,15 +131,67 @@ class Feed:
             while records := cursor.fetch(FETCH_RECORDS, stop):
                 for record in records:
                     yield unpack_record(partition, record)
-        except OffsetOutOfRange as error:
-            raise in_partition(error, partition) from None
+        except SegueError as error:
+            raise self._told(error, partition) from None
+
+    # Columns -------------------------------------------------------------------------------
+
+    def fetch_table(self, max_records: int, max_bytes: int | None) -> "pa.Table":
+        """Return the next records as a table."""
+        import pyarrow as pa
+
+        from segue.stores.file.topics.columns import SCHEMA
+
+        budget = Budget(max_records, max_bytes)
+        tables: list[pa.Table] = []
+        for partition in self._in_turn():
+            try:
+                tables.extend(self.tables(partition, None, budget))
+            except SegueError as error:
+                if tables:
+                    self._turn = partition
+                    break
+                raise self._told(error, partition) from None
+            if budget.is_spent:
+                self._turn = partition + 1
+                break
+        return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+
+    def tables(self, partition: int, stop: Offset | None, budget: "Budget") -> "Iterator[pa.Table]":
+        """Yield what one partition has before `stop` and within the budget, as tables."""
+        from segue.log.columns import columns_in
+        from segue.stores.file.topics.columns import rows_within, table_of
+
+        cursor = self._cursors[partition]
+        log = self._core.log(partition)
+        while not budget.is_spent:
+            latest = log.next_offset if stop is None else min(stop, log.next_offset)
+            if cursor.offset >= latest:
+                return
+            span = cursor.span(Offset(min(latest, cursor.offset + budget.records_left)))
+            assert span is not None, "a cursor that raises skips nothing"
+            view, index, last = span
+            columns = columns_in(view, index, last)
+            after = Offset(view.first_offset + last)
+            rows, size_bytes = rows_within(columns, budget.bytes_left, at_least_one=budget.is_whole)
+            budget.spend(rows, size_bytes)
+            if rows < len(columns):
+                after = Offset(int(columns.offset[rows]))
+                budget.bytes_left = 0
+            if rows:
+                yield table_of(partition, columns).slice(0, rows)
+            # Only now: what was not handed over is read again.
+            cursor.offset = after
 
     def has_more(self) -> bool:
-        """Tell whether there is anything to fetch now."""
-        return any(
-            cursor.offset < self._core.log(partition).next_offset
-            for partition, cursor in self._cursors.items()
-        )
+        """Tell whether there is anything to fetch now, or to tell."""
+        try:
+            return any(
+                cursor.offset < self._core.log(partition).next_offset
+                for partition, cursor in self._cursors.items()
+            )
+        except (LogClosed, StoreClosed):
+            return True
 
     def close(self) -> None:
         """Let go of every partition."""
@@ -150,13 +199,49 @@ class Feed:
             self.drop(partition)
 
 
-def _within(records: list[Record], left: int, *, at_least_one: bool) -> tuple[list[Record], int]:
-    """Return the first records that are not larger than `left` together, and what is left then."""
-    for count, record in enumerate(records):
-        if len(record.payload) > left and not (at_least_one and count == 0):
-            return records[:count], 0
-        left -= len(record.payload)
-    return records, left
+class Budget:
+    """How much may still be read."""
+
+    __slots__ = ("bytes_left", "is_whole", "records_left")
+
+    def __init__(self, max_records: int, max_bytes: int | None) -> None:
+        self.records_left = max_records
+        self.bytes_left = max_bytes
+        self.is_whole = True
+        """Whether nothing was taken yet: then one record may be larger than the budget."""
+
+    @property
+    def is_spent(self) -> bool:
+        return self.records_left <= 0 or (self.bytes_left is not None and self.bytes_left <= 0)
+
+    def take(self, records: list[Record]) -> list[Record]:
+        """Return the first records that are within the budget, which is smaller then."""
+        if self.bytes_left is None:
+            self.spend(len(records), 0)
+            return records
+        for count, record in enumerate(records):
+            size_bytes = len(record.payload)
+            if size_bytes > self.bytes_left and not self.is_whole:
+                self.bytes_left = 0
+                return records[:count]
+            self.spend(1, size_bytes)
+        return records
+
+    def spend(self, records: int, size_bytes: int) -> None:
+        """Note that so much was taken."""
+        self.records_left -= records
+        self.is_whole = self.is_whole and not records
+        if self.bytes_left is not None:
+            self.bytes_left -= size_bytes
+
+
+def by_time(records: list[TopicRecord]) -> Iterator[TopicRecord]:
+    """Yield what `fetch` returned by timestamp, as far as that leaves partitions in order."""
+    return _merge(list(each) for _, each in groupby(records, key=attrgetter("partition")))
+
+
+def _merge(sources: Iterable[Iterable[TopicRecord]]) -> Iterator[TopicRecord]:
+    return heapq.merge(*sources, key=attrgetter("timestamp_us"))
 
 
 def limited(
@@ -178,23 +263,7 @@ def check_limits(max_records: int | None, max_bytes: int | None) -> None:
             raise InvalidArgument(f"{name} must be a positive whole number: {value!r}")
 
 
-def wait_for_more(
-    core: TopicCore, condition: Callable[[], bool], timeout_us: int | None
-) -> Iterator[None]:
-    """Yield each time there may be something to do, until `timeout_us` is over."""
-    deadline = None if timeout_us is None else time.monotonic() + timeout_us / 1_000_000
-    yield
-    waiter = None
-    try:
-        while True:
-            pause = LOOK_AGAIN_SECONDS
-            if deadline is not None:
-                pause = min(pause, deadline - time.monotonic())
-                if pause <= 0:
-                    return
-            waiter = waiter or core.bell.waiter()
-            waiter.wait(condition, pause)
-            yield
-    finally:
-        if waiter is not None:
-            waiter.close()
+def budget(max_records: int | None, max_bytes: int | None) -> Budget:
+    """Return a budget for tables that are yielded one by one."""
+    check_limits(max_records, max_bytes)
+    return Budget(1 << 62 if max_records is None else max_records, max_bytes)

@@ -7,29 +7,35 @@ The places of the group are positions of each partition (`marks.py`), saved unde
 after a look at the state: that look is the fence.
 """
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from segue.delivery.group import GroupState
-from segue.errors import GroupBusy
+from segue.errors import CorruptManifest, GroupBusy
 from segue.log.disk import storage_errors
+from segue.log.live import OWN
 from segue.log.options import Duration
+from segue.stores.file.claims import is_claimed, locked
+from segue.stores.file.documents import read_document, write_document
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import GROUPS, TopicCore
 from segue.stores.file.topics.member import FileMember
-from segue.stores.file.topics.places import check_start, resolve_in, start_in
+from segue.stores.file.topics.places import check_start, resolve_in, resolved, start_in
 from segue.stores.file.topics.reader import lag_of
 from segue.stores.topic_contract import GroupInfo, Lag, MemberInfo, OnRebalance, Start
 
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state.json"
+STATE_FORMAT: Final = 1
 LOCK: Final = "lock"
 MEMBERS: Final = "members"
+CHANGES_WORD: Final = OWN + 1
+"""A live word of partition 0 that changes with the state of any group of the topic."""
 
 
 class GroupCore:
@@ -47,109 +53,90 @@ class GroupCore:
     def exists(self) -> bool:
         """Whether the group has a place in the topic."""
         return any(
-            marks.saved(self.topic.log(partition), self.mark) is not None
+            self.mark in marks.names_of(self.topic.log(partition))
             for partition in self.topic.numbers()
         )
 
+    @property
+    def changes(self) -> int:
+        """A number that changes with the state, which may also change without it."""
+        return self.topic.word(CHANGES_WORD)
+
     def look(self) -> GroupState:
         """Return the state as it is now, the dead still among the living."""
-        with storage_errors(f"reading {self.path}"):
-            try:
-                fd = self._disk.open_to_read(self.path / STATE)
-            except FileNotFoundError:
-                return GroupState(boot=self._boot)
-            try:
-                data = self._disk.read_at(fd, self._disk.size(fd), 0)
-            finally:
-                self._disk.close(fd)
+        path = self.path / STATE
         try:
-            return GroupState.from_json(data)
-        except ValueError as error:
+            values = read_document(path, self._disk, format_=STATE_FORMAT)
+            return GroupState(boot=self._boot) if values is None else GroupState.from_dict(values)
+        except (CorruptManifest, ValueError) as error:
             # Nobody keeps what they had, and no token comes again: this is far beyond any of them.
-            logger.warning("group begins anew path=%s reason=%s", self.path, error)
+            logger.warning("group begins anew path=%s reason=%s", path, error)
             return GroupState(boot=self._boot, generation=self.topic.place.clock())
 
     @contextmanager
-    def turn(self) -> Iterator[GroupState]:
-        """Give the state to look at and change, without the dead; keep everybody else out."""
-        with self._locked():
+    def turn(self, *, gone: Collection[str] | None = None) -> Iterator[GroupState]:
+        """Give the state to look at and change, without the dead; keep everybody else out.
+
+        The dead are those whose time is over and those in `gone`; if it is not said who that is,
+        everybody is looked at.
+        """
+        with locked(self.path / LOCK, self._disk):
             state = self.look()
-            before, generation = state.to_json(), state.generation
-            now_us = self.topic.place.ticks()
-            dead = state.drop_dead(boot=self._boot, now_us=now_us, gone=self._gone(state))
-            for member in dead:
-                logger.info("member is gone group=%s member=%s", self.name, member)
-                self.forget(member)
+            before, generation = state.to_dict(), state.generation
+            if gone is None:
+                gone = [member for member in state.members if self.is_gone(member)]
+            self._drop_dead(state, gone)
             try:
                 yield state
             finally:
                 has_changed = state.generation != generation
-                after = state.to_json()
-                if after != before:
+                if has_changed or state.to_dict() != before:
                     # A token that was seen must not come again; who shows up may be forgotten.
-                    self._write(after, sync=has_changed and self.topic.place.is_durable)
+                    durable = has_changed and self.topic.place.is_durable
+                    write_document(self.path / STATE, state.to_dict(), self._disk, sync=durable)
                 if has_changed:
+                    self.topic.add_to_word(CHANGES_WORD)
                     self.topic.bell.ring()
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with storage_errors(f"locking {self.path}"):
-            self._disk.make_directory(self.path)
-            fd = self._disk.open_to_write(self.path / LOCK, create=True)
-        try:
-            with storage_errors(f"locking {self.path}"):
-                self._disk.lock(fd)
-            yield
-        finally:
-            self._disk.close(fd)
-
-    def _write(self, data: bytes, *, sync: bool) -> None:
-        with storage_errors(f"writing {self.path}"):
-            is_new = not self._disk.exists(self.path / STATE)
-            self._disk.replace_file(self.path / STATE, data, sync=sync)
-            if is_new:
-                self._disk.sync_directory(self.path)
+    def _drop_dead(self, state: GroupState, gone: Collection[str]) -> None:
+        place = self.topic.place
+        dead = state.drop_dead(
+            boot=self._boot, now_us=place.ticks(), gone=gone, generation_min=place.clock()
+        )
+        for member in dead:
+            logger.info("member is gone group=%s member=%s", self.name, member)
+            with storage_errors(f"removing {member}"), suppress(FileNotFoundError):
+                self._disk.unlink(self.member_path(member))
 
     # The living and the dead ---------------------------------------------------------------
 
-    def appear(self, member: str) -> int:
-        """Make the file that says a member's process is alive; return what keeps it so."""
-        path = self.path / MEMBERS / member
-        with storage_errors(f"joining group {self.name}"):
-            self._disk.make_directory(path.parent)
-            fd = self._disk.open_to_write(path, create=True)
-            self._disk.lock(fd)
-        return fd
-
-    def forget(self, member: str) -> None:
-        """Remove the file of a member that is gone."""
-        with storage_errors(f"leaving group {self.name}"), contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self.path / MEMBERS / member)
-
-    def _gone(self, state: GroupState) -> list[str]:
-        return [member for member in state.members if self.is_gone(member)]
+    def member_path(self, member: str) -> Path:
+        """Return the file that is locked while a member's process lives."""
+        return self.path / MEMBERS / member
 
     def is_gone(self, member: str) -> bool:
         """Tell whether a member's process has ended."""
-        with storage_errors(f"looking for member {member}"):
-            try:
-                fd = self._disk.open_to_read(self.path / MEMBERS / member)
-            except FileNotFoundError:
-                return True
-            try:
-                return self._disk.try_lock(fd, shared=True)
-            finally:
-                self._disk.close(fd)
+        return not is_claimed(self.member_path(member), self._disk)
+
+    def sweep(self, state: GroupState) -> None:
+        """Remove what was left by processes that died before they were members."""
+        with storage_errors(f"listing {self.path}"):
+            names = self._disk.names(self.path / MEMBERS)
+        for name in names:
+            if name not in state.members and self.is_gone(name):
+                with storage_errors(f"removing {name}"), suppress(FileNotFoundError):
+                    self._disk.unlink(self.member_path(name))
 
     # Places --------------------------------------------------------------------------------
 
     def register(self, start: Start) -> None:
         """Have a place in every partition; `start` says where, for those without one."""
-        for partition in self.topic.numbers():
-            log = self.topic.log(partition)
-            if marks.saved(log, self.mark) is None:
-                begin = start_in(start, partition)
-                marks.register(log, self.mark, partial(resolve_in, log, partition, begin))
+        with self.topic.locked():
+            for partition in self.topic.numbers():
+                log = self.topic.log(partition)
+                if self.mark not in marks.names_of(log):
+                    begin = start_in(start, partition)
+                    marks.register(log, self.mark, partial(resolve_in, log, partition, begin))
 
 
 class FileGroup:
@@ -168,12 +155,21 @@ class FileGroup:
         owner: str | None = None,
         on_assign: OnRebalance | None = None,
         on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
     ) -> FileMember:
         """Become a member."""
-        self._topic.existing()
+        self._topic.require()
         check_start(self._topic, start, self._topic.numbers())
+        if not self._core.exists:
+            resolved(self._topic, start, self._topic.numbers())  # Before anything is written.
         return FileMember(
-            self._core, start=start, ttl=ttl, owner=owner, on_assign=on_assign, on_revoke=on_revoke
+            self._core,
+            start=start,
+            ttl=ttl,
+            owner=owner,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
         )
 
     def info(self) -> GroupInfo:
@@ -202,13 +198,13 @@ class FileGroup:
 
     def reset(self, start: Start) -> None:
         """Let the group begin elsewhere."""
-        check_start(self._topic, start, self._topic.numbers())
+        self._topic.require()
         with self._core.turn() as state:
-            self._require_idle(state.members)
-            for partition in self._topic.numbers():
+            self._require_idle(state)
+            places = resolved(self._topic, start, self._topic.numbers())
+            for partition, place in places.items():
                 log = self._topic.log(partition)
-                begin = start_in(start, partition)
-                marks.register(log, self._core.mark, partial(resolve_in, log, partition, begin))
+                marks.register(log, self._core.mark, partial(max, place, log.first_offset))
             state.generation += 1
 
     def remove(self) -> bool:
@@ -217,15 +213,15 @@ class FileGroup:
             return False
         # Its state stays: a group made anew under the name must not give the same tokens again.
         with self._core.turn() as state:
-            self._require_idle(state.members)
+            self._require_idle(state)
             for partition in self._topic.numbers():
                 self._topic.log(partition).remove_reader(self._core.mark)
             state.generation += 1
         return True
 
-    def _require_idle(self, members: Collection[str]) -> None:
-        if members:
-            raise GroupBusy(name=self.name, members=len(members))
+    def _require_idle(self, state: GroupState) -> None:
+        if state.members:
+            raise GroupBusy(name=self.name, members=len(state.members))
 
 
 def group_names(topic: TopicCore) -> list[str]:

@@ -1,13 +1,13 @@
 """What a topic does not keep: segments that may go, and records that later ones replaced."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from segue.delivery.topic_record import HAS_KEY, HAS_NO_VALUE, key_of
+from segue.delivery.topic_record import HAS_KEY, is_tombstone, key_of
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import CorruptPosition
+from segue.errors import CorruptPosition, OffsetTrimmed
 from segue.log import Log, Record
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
@@ -96,6 +96,7 @@ class _Compaction:
     def __init__(self, log: Log, tombstones_before_us: int) -> None:
         self._log = log
         self._tombstones_before_us = tombstones_before_us
+        self._has_tombstones = False
         self.removed = 0
         self.freed_bytes = 0
         self.segments: set[int] = set()
@@ -104,17 +105,19 @@ class _Compaction:
         start: int = self._log.first_offset
         while start < end:
             newest: dict[bytes, int] = {}
-            for record in self._log.records(start, stop=end):
+            for record in self._records(start, end):
                 key = key_of(record)
                 if key is not None:
                     newest[key] = record.offset
+                self._has_tombstones |= self._is_old_tombstone(record)
                 start = record.offset + 1
                 if len(newest) >= KEYS_MAX:
                     break
             else:
                 start = end
             self._remove(partial(_is_newest, newest), end)
-        self._remove_tombstones(end)
+        if self._has_tombstones:
+            self._remove_tombstones(end)
 
     def _remove_tombstones(self, end: int) -> None:
         """Remove old tombstones under whose key nothing older is left for them to hide.
@@ -123,15 +126,14 @@ class _Compaction:
         """
         oldest: dict[bytes, int] = {}
         tombstones: dict[bytes, int] = {}
-        for record in self._log.records(stop=end):
-            key = key_of(record)
-            if key is None:
-                continue
+        for record in self._records(0, end):
             if self._is_old_tombstone(record) and len(tombstones) < KEYS_MAX:
-                tombstones[key] = record.offset
+                key = key_of(record)
+                if key is not None:
+                    tombstones[key] = record.offset
         if not tombstones:
             return
-        for record in self._log.records(stop=end):
+        for record in self._records(0, end):
             key = key_of(record)
             if key is not None and key in tombstones:
                 oldest.setdefault(key, record.offset)
@@ -139,8 +141,20 @@ class _Compaction:
         if alone:
             self._remove(lambda record: record.offset not in alone, end)
 
+    def _records(self, start: int, end: int) -> Iterator[Record]:
+        """Yield what can be read, also if something is cleaned away meanwhile."""
+        while start < end:
+            start = max(start, self._log.first_offset)
+            try:
+                for record in self._log.records(start, stop=end, on_damage="skip"):
+                    yield record
+                    start = record.offset + 1
+                return
+            except OffsetTrimmed as error:
+                start = max(start, error.earliest)
+
     def _is_old_tombstone(self, record: Record) -> bool:
-        return bool(record.attr & HAS_NO_VALUE) and record.time_us <= self._tombstones_before_us
+        return is_tombstone(record) and record.time_us <= self._tombstones_before_us
 
     def _remove(self, keep: Callable[[Record], bool], end: int) -> None:
         report = self._log.remove_records(keep, stop=end)

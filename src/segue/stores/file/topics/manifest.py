@@ -1,19 +1,16 @@
 """What says how a topic is made: `manifest.json`, replaced in one step, never changed in place."""
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
-from segue.delivery.rules import check_count
 from segue.delivery.topic_rules import PARTITIONS_MAX, TopicRules
-from segue.errors import CorruptManifest, InvalidArgument, UnsupportedFormat
-from segue.log.disk import Disk, storage_errors
+from segue.errors import CorruptManifest, InvalidArgument
+from segue.log.disk import Disk
+from segue.stores.file.documents import number, read_document, write_document
 
 FILENAME: Final = "manifest.json"
 FORMAT: Final = 1
-MANIFEST_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +43,22 @@ class Manifest:
 
 def check_partitions(partitions: int) -> None:
     """Raise InvalidArgument unless a topic can have so many partitions."""
-    if partitions is None:
-        raise InvalidArgument("partitions must be a whole number")
-    check_count("partitions", partitions, most=PARTITIONS_MAX)
-    if partitions > PARTITIONS_MAX:
-        raise InvalidArgument(f"a topic has at most {PARTITIONS_MAX} partitions: {partitions}")
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidArgument(
+            f"partitions must be a whole number from 1 to {PARTITIONS_MAX}: {partitions!r}"
+        )
 
 
 def write_manifest(directory: Path, manifest: Manifest, disk: Disk) -> None:
     """Make `manifest` the one that `read_manifest` returns, whole or not at all, synced."""
-    body = json.dumps(
-        {
-            "format": FORMAT,
-            "version": manifest.version,
-            "partitions": manifest.partitions,
-            "created_us": manifest.created_us,
-            "rules": manifest.rules.to_dict(),
-        },
-        sort_keys=True,
-    )
-    text = json.dumps({"crc32": crc32(body.encode()), "manifest": json.loads(body)}, indent=2)
-    with storage_errors(f"writing {directory / FILENAME}"):
-        disk.replace_file(directory / FILENAME, text.encode(), sync=True)
-        disk.sync_directory(directory)
+    values = {
+        "format": FORMAT,
+        "version": manifest.version,
+        "partitions": manifest.partitions,
+        "created_us": manifest.created_us,
+        "rules": manifest.rules.to_dict(),
+    }
+    write_document(directory / FILENAME, values, disk, sync=True)
 
 
 def read_manifest(directory: Path, disk: Disk) -> Manifest | None:
@@ -77,28 +67,18 @@ def read_manifest(directory: Path, disk: Disk) -> Manifest | None:
     Raises CorruptManifest, UnsupportedFormat.
     """
     path = directory / FILENAME
-    with storage_errors(f"reading {path}"):
-        try:
-            fd = disk.open_to_read(path)
-        except FileNotFoundError:
-            return None
-        try:
-            data = disk.read_at(fd, MANIFEST_BYTES_MAX, 0)
-        finally:
-            disk.close(fd)
+    values = read_document(path, disk, format_=FORMAT)
+    if values is None:
+        return None
     try:
-        outer = json.loads(data)
-        values = outer["manifest"]
-        body = json.dumps(values, sort_keys=True)
-        if crc32(body.encode()) != outer["crc32"]:
-            raise CorruptManifest(path=path, reason="checksum does not match")
-        if values["format"] != FORMAT:
-            raise UnsupportedFormat(f"{path}: format {values['format']!r} needs a newer Segue")
+        rules = values["rules"]
+        if not isinstance(rules, dict):
+            raise TypeError(f"not rules: {rules!r}")
         return Manifest(
-            partitions=values["partitions"],
-            rules=TopicRules.from_dict(values["rules"]),
-            version=values["version"],
-            created_us=values["created_us"],
+            partitions=number(values["partitions"]),
+            rules=TopicRules.from_dict(rules),
+            version=number(values["version"]),
+            created_us=number(values["created_us"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CorruptManifest(path=path, reason=f"it cannot be read: {error}") from error

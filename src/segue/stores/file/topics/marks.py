@@ -7,7 +7,7 @@ only, protects both.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from segue.errors import InvalidName
+from segue.errors import CorruptPosition, InvalidName
 from segue.log import Log
 from segue.log.layout import Offset, checked_name
 from segue.log.positions import SavedPosition
@@ -17,9 +17,9 @@ GROUP_PREFIX: Final = "group."
 
 def reader_mark(name: str) -> str:
     """Return the name of a reader's position. Raises InvalidName."""
-    if name.startswith(GROUP_PREFIX):
+    if checked_name(name).startswith(GROUP_PREFIX):
         raise InvalidName(f"{name!r}: names that begin with {GROUP_PREFIX!r} are for groups")
-    return checked_name(name)
+    return name
 
 
 def group_mark(name: str) -> str:
@@ -57,16 +57,20 @@ def register(log: Log, name: str, choose: Callable[[], Offset]) -> Offset:
         return place
 
 
-def save(log: Log, name: str, offset: Offset) -> None:
-    """Save a place. Raises OffsetTrimmed, OffsetNotWritten."""
-    place = log.resolve(offset)
-    before = log._positions.load(name)
-    if before is not None and place >= before.offset:
+def save(log: Log, name: str, choose: Callable[[], Offset]) -> None:
+    """Save the place that `choose` returns, unless it is the saved one."""
+    place = choose()
+    try:
+        before = log._positions.load(name)
+    except CorruptPosition:
+        before = None  # What it held is replaced by what is known.
+    if before is not None and place == before.offset:
+        return
+    if before is not None and place > before.offset:
         _write(log, name, place)
         return
     # Going back or coming back: no deletion may come in between.
-    with log.writer.locked():
-        _write(log, name, log.resolve(offset))
+    register(log, name, choose)
 
 
 def _write(log: Log, name: str, place: Offset) -> None:

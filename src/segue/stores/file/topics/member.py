@@ -9,30 +9,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from segue.delivery.group import GroupState
-from segue.delivery.topic_record import TopicRecord
-from segue.errors import PartitionLost, StoreClosed
+from segue.errors import CorruptPosition, InvalidArgument, PartitionLost, StoreClosed
 from segue.log.layout import Offset
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
+from segue.stores.file.claims import Claim, claim
 from segue.stores.file.topics import marks
-from segue.stores.file.topics.feed import Feed, check_limits, wait_for_more
 from segue.stores.file.topics.places import resolve_in
-from segue.stores.file.topics.reader import save_place
-from segue.stores.topic_contract import POLL_RECORDS_DEFAULT, OnRebalance, Start
+from segue.stores.file.topics.polling import Poller
+from segue.stores.file.topics.reader import save_places
+from segue.stores.topic_contract import OnRebalance, Start
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from segue.stores.file.topics.group import GroupCore
 
 SHOWS_PER_TTL: Final = 3
 """How often a member that is busy polling says so, before it would be taken for dead."""
 LOOK_SECONDS: Final = 0.5
-"""How often a member looks whether others have died."""
+"""How often a member looks whether the next one has died."""
 TTL_US_MIN: Final = 100_000
+OWNER_CHARACTERS_MAX: Final = 200
 
 
-class FileMember:
+class FileMember(Poller):
     """One of those who share the partitions of a topic."""
 
     def __init__(
@@ -44,148 +43,176 @@ class FileMember:
         owner: str | None,
         on_assign: OnRebalance | None,
         on_revoke: OnRebalance | None,
+        on_lost: OnRebalance | None,
     ) -> None:
+        super().__init__(group.topic)
         self.name = group.name
         self._group = group
-        self._topic = group.topic
         self._start = start
         ttl_us = duration_us(ttl, name="ttl", least_us=TTL_US_MIN)
-        self._ttl_us = ttl_us or TTL_US_MIN
-        self._owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+        if ttl_us is None:
+            raise InvalidArgument("ttl must be seconds or a timedelta")
+        self._ttl_us = ttl_us
+        self._owner = (owner or f"{socket.gethostname()}:{os.getpid()}")[:OWNER_CHARACTERS_MAX]
         self._on_assign = on_assign
         self._on_revoke = on_revoke
-        self._feed = Feed(self._topic, {})
+        self._on_lost = on_lost
         self._tokens: dict[int, int] = {}
+        """What we have and read, each with its token."""
+        self._committed: dict[int, int] = {}
+        self._unreadable: dict[int, CorruptPosition] = {}
         self._partitions = 0
-        self._pid = os.getpid()
-        self._fd = -1
+        self._changes = -1
+        self._look_at = 0.0
+        self._closed = False
+        self._claim: Claim
         self._join()
+        group.topic.users.add(self)
 
     # Membership ----------------------------------------------------------------------------
 
     def _join(self) -> None:
         """Become a member, and take what is free."""
         self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
-        self._fd = self._group.appear(self._id)
+        held = claim(self._group.member_path(self._id), self._core.place.disk)
+        assert held is not None, "nobody else has a random name"
+        self._claim = held
         try:
+            self._group.register(self._start)
             with self._group.turn() as state:
-                self._group.register(self._start)
                 state.join(self._id, owner=self._owner, deadline_us=self._deadline_us())
+                self._group.sweep(state)
                 self._take(state)
         except BaseException:
-            self._disappear()
+            self._claim.release(remove=True)
             raise
-        self._start_reading()
+        self._read_what_is_ours()
 
     def _deadline_us(self) -> int:
-        now_us = self._topic.place.ticks()
+        now_us = self._core.place.ticks()
         self._show_due_us = now_us + self._ttl_us // SHOWS_PER_TTL
         return now_us + self._ttl_us
 
-    def _rebalance(self) -> None:
+    def _prepare(self) -> None:
         """Give up what others should have, take what we should have and nobody has."""
         self._require_open()
+        changes = self._group.changes
+        partitions = len(self._core.numbers())
+        if changes == self._changes and partitions == self._partitions and not self._is_due():
+            self._tell_unreadable()
+            return
         state = self._group.look()
+        if self._id in state.members:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            gone = [member for member in self._neighbour(state) if self._group.is_gone(member)]
+            if not gone and not self._wants_turn(state, partitions):
+                self._changes = changes
+                self._tell_unreadable()
+                return
+            state = self._rebalanced(state, partitions, gone)
         if self._id not in state.members:
             self._rejoin()
             return
-        partitions = len(self._topic.numbers())
-        now_us = self._topic.place.ticks()
-        if (
-            state.generation == self._generation
-            and partitions == self._partitions
-            and now_us < self._show_due_us
-            and time.monotonic() < self._look_at
-        ):
-            return
+        self._read_what_is_ours()
+        self._tell_unreadable()
+
+    def _wants_turn(self, state: GroupState, partitions: int) -> bool:
+        """Tell whether anything is to be changed, in the state or here."""
+        now_us = self._core.place.ticks()
+        share = state.share_of(self._id, partitions)
+        return (
+            partitions != self._partitions
+            or now_us >= self._show_due_us
+            or state.held_by(self._id) != self._tokens
+            or not self._tokens.keys() <= share
+            or not share <= state.holdings.keys()
+            or any(member.deadline_us <= now_us for member in state.members.values())
+        )
+
+    def _rebalanced(self, state: GroupState, partitions: int, gone: list[str]) -> GroupState:
+        """Return the state after we have done our part."""
         given_up = sorted(self._tokens.keys() - state.share_of(self._id, partitions))
         if given_up and self._on_revoke is not None:
             self._on_revoke(given_up)
-        with self._group.turn() as state:
-            if self._id in state.members:
-                state.show_up(self._id, deadline_us=self._deadline_us())
-                if partitions != self._partitions:
-                    self._group.register("earliest")
-                state.let_go(self._id, given_up)
-                self._take(state)
-        self._start_reading()
+        if partitions != self._partitions:
+            self._group.register("earliest")
+        with self._group.turn(gone=gone) as current:
+            if self._id in current.members:
+                if self._core.place.ticks() >= self._show_due_us:
+                    current.show_up(self._id, deadline_us=self._deadline_us())
+                current.let_go(self._id, given_up)
+                self._take(current)
+        return current
+
+    def _is_due(self) -> bool:
+        return self._core.place.ticks() >= self._show_due_us or time.monotonic() >= self._look_at
+
+    def _neighbour(self, state: GroupState) -> list[str]:
+        """Return the member after us, whom we watch: so each is watched by one."""
+        members = list(state.members)
+        if self._id not in members or len(members) == 1:
+            return []
+        return [members[(members.index(self._id) + 1) % len(members)]]
 
     def _take(self, state: GroupState) -> None:
-        self._partitions = len(self._topic.numbers())
+        self._partitions = len(self._core.numbers())
         state.take(self._id, self._partitions)
         self._held = state.held_by(self._id)
-        self._generation = state.generation
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._changes = -1  # Looked at once more: others may have changed it since.
 
-    def _start_reading(self) -> None:
+    def _read_what_is_ours(self) -> None:
         """Read what we have, and no more what we have not."""
-        held = self._held
-        for partition in self._tokens.keys() - held.keys():
-            self._feed.drop(partition)
-        gained = [number for number in held if self._tokens.get(number) != held[number]]
+        for partition in self._tokens.keys() - self._held.keys():
+            self._stop_reading(partition)
+        gained = [
+            partition
+            for partition, token in sorted(self._held.items())
+            if self._tokens.get(partition) != token
+        ]
         for partition in gained:
-            log = self._topic.log(partition)
-            self._feed.add(partition, marks.saved(log, self._group.mark) or Offset(0))
-        self._tokens = held
+            self._stop_reading(partition)
+            try:
+                place = marks.saved(self._core.log(partition), self._group.mark)
+                self._feed.add(partition, Offset(0) if place is None else place)
+            except CorruptPosition as error:
+                self._unreadable[partition] = error
+            self._tokens[partition] = self._held[partition]
         if gained and self._on_assign is not None:
-            self._on_assign(sorted(gained))
+            self._on_assign(gained)
+
+    def _stop_reading(self, partition: int) -> None:
+        self._feed.drop(partition)
+        self._unreadable.pop(partition, None)
+        self._committed.pop(partition, None)
+        self._tokens.pop(partition, None)
+
+    def _tell_unreadable(self) -> None:
+        """Raise for a partition whose place cannot be read, until `seek` gives it one."""
+        for error in self._unreadable.values():
+            raise error.with_traceback(None)
 
     def _rejoin(self) -> None:
         """Come back after we were taken for dead: what we had may be somebody else's by now."""
-        self._disappear()
-        for partition in list(self._tokens):
-            self._feed.drop(partition)
-        self._tokens = {}
+        lost = sorted(self._tokens)
+        self._claim.release(remove=True)
+        for partition in lost:
+            self._stop_reading(partition)
+        if lost and self._on_lost is not None:
+            self._on_lost(lost)
         self._join()
-
-    def _disappear(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._group.forget(self._id)
-            self._topic.place.disk.close(fd)
 
     def show_up(self) -> None:
         """Show that we are alive. Raises PartitionLost if we were taken for dead."""
         self._require_open()
-        with self._group.turn() as state:
+        with self._group.turn(gone=()) as state:
             if self._id not in state.members:
                 raise PartitionLost(group=self.name, partitions=tuple(sorted(self._tokens)))
             state.show_up(self._id, deadline_us=self._deadline_us())
 
     # Reading -------------------------------------------------------------------------------
 
-    def poll(
-        self,
-        max_records: int = POLL_RECORDS_DEFAULT,
-        *,
-        max_bytes: int | None = None,
-        timeout: Duration | None = 0,
-    ) -> list[TopicRecord]:
-        """Return the next records of our partitions; at least one if any comes in time."""
-        check_limits(max_records, max_bytes)
-        timeout_us = duration_us(timeout, name="timeout")
-        for _ in wait_for_more(self._topic, self._has_work, timeout_us):
-            self._rebalance()
-            records = self._feed.fetch(max_records, max_bytes)
-            if records:
-                return records
-        return []
-
-    def poll_table(
-        self, max_records: int = POLL_RECORDS_DEFAULT, *, timeout: Duration | None = 0
-    ) -> "pa.Table":
-        """Return the next records as an Arrow table."""
-        check_limits(max_records, None)
-        timeout_us = duration_us(timeout, name="timeout")
-        for _ in wait_for_more(self._topic, self._has_work, timeout_us):
-            self._rebalance()
-            table = self._feed.fetch_table(max_records)
-            if len(table):
-                break
-        return table
-
     def _has_work(self) -> bool:
-        return self._feed.has_more() or self._group.look().generation != self._generation
+        return super()._has_work() or self._group.changes != self._changes
 
     @property
     def assignment(self) -> Mapping[int, int]:
@@ -204,46 +231,53 @@ class FileMember:
         if lost:
             raise PartitionLost(group=self.name, partitions=lost)
         places = {
-            partition: resolve_in(self._topic.log(partition), partition, offset)
+            partition: resolve_in(self._core.log(partition), partition, offset)
             for partition, offset in offsets.items()
         }
         for partition, place in places.items():
             self._feed.add(partition, place)
+            self._unreadable.pop(partition, None)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Save `offsets`, or the position in all our partitions, for whoever reads on."""
         self._require_open()
         places = self._feed.position if offsets is None else dict(offsets)
-        with self._group.turn() as state:
-            lost = [
-                partition
-                for partition in places
-                if not state.holds(self._id, partition, self._tokens.get(partition, -1))
-            ]
-            for partition, offset in places.items():
-                if partition not in lost:
-                    save_place(self._topic.log(partition), self._group.mark, partition, offset)
-            if self._id in state.members and self._topic.place.ticks() >= self._show_due_us:
+        with self._group.turn(gone=()) as state:
+            ours = {
+                partition: offset
+                for partition, offset in places.items()
+                if state.holds(self._id, partition, self._tokens.get(partition, -1))
+            }
+            if self._id in state.members and self._core.place.ticks() >= self._show_due_us:
                 state.show_up(self._id, deadline_us=self._deadline_us())
+            changed = {
+                partition: offset
+                for partition, offset in ours.items()
+                if self._committed.get(partition) != offset
+            }
+            save_places(self._core, self._group.mark, changed)
+            self._committed |= changed
+        lost = tuple(sorted(places.keys() - ours.keys()))
         if lost:
-            raise PartitionLost(group=self.name, partitions=tuple(sorted(lost)))
+            raise PartitionLost(group=self.name, partitions=lost)
 
     # Leaving -------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        self._topic.require_open()
-        if self._fd < 0 or self._pid != os.getpid():
+        self._core.require_open()
+        if self._closed:
             raise StoreClosed(f"member of group {self.name} is closed")
 
     def close(self) -> None:
         """Leave the group, so that the others take over at once. Does not commit."""
-        if self._fd < 0 or self._pid != os.getpid():
+        if self._closed or not self._claim.is_held:
             return
+        self._closed = True
         try:
-            with self._group.turn() as state:
+            with self._group.turn(gone=()) as state:
                 state.leave(self._id)
         finally:
-            self._disappear()
+            self._claim.release(remove=True)
             self._feed.close()
 
     def __enter__(self) -> Self:

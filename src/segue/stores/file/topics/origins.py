@@ -2,15 +2,14 @@
 
 The records themselves say who made them. `origins.json` sums up all before `upto`, so that only
 what came later has to be read again, and what retention deletes is not forgotten. It is brought
-up to date before anything is deleted, and whenever a producer opens the partition.
+up to date before anything is deleted, and whenever a producer looks the partition up.
 """
 
-import json
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from segue.delivery.topic_record import (
     HAS_ADOPTION,
@@ -18,10 +17,11 @@ from segue.delivery.topic_record import (
     adoption_of,
     origin_of,
 )
+from segue.errors import CorruptManifest
 from segue.log import Log
-from segue.log.disk import Disk, storage_errors
-
-logger = logging.getLogger(__name__)
+from segue.log.disk import Disk
+from segue.stores.file.claims import locked
+from segue.stores.file.documents import number, read_document, write_document
 
 FILENAME: Final = "origins.json"
 LOCK: Final = "origins.lock"
@@ -41,100 +41,81 @@ class Origins:
     adopted: dict[str, int] = field(default_factory=dict)
     """Offset, by the digest of the adoption key in hexadecimal, oldest first."""
 
-    def read_on(self, log: Log) -> None:
-        """Take in what the partition holds by now."""
-        if self.upto > log.next_offset:
+    def read_on(self, log: Log, end: int) -> None:
+        """Take in what the partition holds before `end`."""
+        if self.upto > end:
             # A power cut took the end: what was read there is not there any more.
-            self._forget_from(log.next_offset)
+            self.last = {who: last for who, last in self.last.items() if last[1] < end}
+            self.adopted = {digest: at for digest, at in self.adopted.items() if at < end}
             self.upto = 0
         start = max(self.upto, log.first_offset)
-        for record in log.records(start, on_damage="skip"):
-            if record.attr & HAS_PRODUCER:
-                origin = origin_of(record)
-                if origin is not None and origin.sequence >= self.last_sequence(origin.number):
-                    self.last[origin.number] = (origin.sequence, record.offset)
-            if record.attr & HAS_ADOPTION:
-                digest = adoption_of(record)
-                if digest is not None:
-                    self.adopted[digest.hex()] = record.offset
-            start = record.offset + 1
-        self.upto = start
+        if start < end:
+            for record in log.records(start, stop=end, on_damage="skip"):
+                if record.attr & HAS_PRODUCER:
+                    origin = origin_of(record)
+                    if origin is not None and origin.sequence >= self.last_sequence(origin.number):
+                        self.last[origin.number] = (origin.sequence, record.offset)
+                if record.attr & HAS_ADOPTION:
+                    digest = adoption_of(record)
+                    if digest is not None:
+                        self.adopted[digest.hex()] = record.offset
+        self.upto = end
         while len(self.adopted) > ADOPTIONS_MAX:
             del self.adopted[next(iter(self.adopted))]
 
-    def _forget_from(self, end: int) -> None:
-        self.last = {who: last for who, last in self.last.items() if last[1] < end}
-        self.adopted = {digest: at for digest, at in self.adopted.items() if at < end}
-
-    def last_sequence(self, number: int) -> int:
+    def last_sequence(self, producer: int) -> int:
         """Return the last sequence number of a producer, -1 if there is none."""
-        return self.last.get(number, (-1, -1))[0]
+        return self.last.get(producer, (-1, -1))[0]
 
-    def to_json(self) -> bytes:
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "upto": self.upto,
-                "last": {str(number): list(last) for number, last in self.last.items()},
-                "adopted": self.adopted,
-            },
-            separators=(",", ":"),
-        ).encode()
+    def to_dict(self) -> dict[str, object]:
+        """Return the summary as it is kept."""
+        return {
+            "format": FORMAT,
+            "upto": self.upto,
+            "last": {str(producer): list(last) for producer, last in self.last.items()},
+            "adopted": [list(pair) for pair in self.adopted.items()],
+        }
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Origins":
-        """Return what `to_json` wrote. Raises ValueError for anything else."""
-        try:
-            values = json.loads(data)
-            if values["format"] != FORMAT:
-                raise ValueError(f"format {values['format']!r}")
-            return cls(
-                upto=int(values["upto"]),
-                last={
-                    int(number): (int(sequence), int(offset))
-                    for number, (sequence, offset) in values["last"].items()
-                },
-                adopted={str(digest): int(at) for digest, at in values["adopted"].items()},
-            )
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"not a summary of origins: {error!r}") from error
+    def from_dict(cls, values: dict[str, Any]) -> "Origins":
+        """Return what `to_dict` gave. Raises ValueError, KeyError, TypeError, AttributeError."""
+        return cls(
+            upto=number(values["upto"]),
+            last={
+                number(int(producer)): (number(sequence), number(offset))
+                for producer, (sequence, offset) in values["last"].items()
+            },
+            adopted={str(digest): number(at) for digest, at in values["adopted"]},
+        )
 
 
 @contextmanager
 def current_origins(log: Log, disk: Disk) -> Iterator[Origins]:
-    """Give the origins of a partition, up to date and saved; nobody else adopts meanwhile."""
-    with storage_errors(f"locking {log.path}"):
-        fd = disk.open_to_write(log.path / LOCK, create=True)
-    try:
-        with storage_errors(f"locking {log.path}"):
-            disk.lock(fd)
-        # What somebody has written but not yet shown counts, too.
+    """Give the origins of a partition, up to date and saved; nobody else adopts meanwhile.
+
+    Raises CorruptManifest: what is forgotten could be appended again.
+    """
+    with locked(log.path / LOCK, disk):
+        # Nothing is summed up that a power cut could still take; what somebody has written but
+        # not yet shown counts, too.
+        end = log.writer.written
         log.flush()
-        origins = _load(log, disk)
+        origins = _load(log.path / FILENAME, disk)
         before = origins.upto
-        origins.read_on(log)
+        origins.read_on(log, end)
         if origins.upto != before:
-            with storage_errors(f"writing {log.path / FILENAME}"):
-                disk.replace_file(log.path / FILENAME, origins.to_json(), sync=True)
-                disk.sync_directory(log.path)
+            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=True)
         yield origins
-    finally:
-        disk.close(fd)
 
 
-def _load(log: Log, disk: Disk) -> Origins:
-    path = log.path / FILENAME
-    with storage_errors(f"reading {path}"):
-        try:
-            fd = disk.open_to_read(path)
-        except FileNotFoundError:
-            return Origins()
-        try:
-            data = disk.read_at(fd, disk.size(fd), 0)
-        finally:
-            disk.close(fd)
+def _load(path: Path, disk: Disk) -> Origins:
     try:
-        return Origins.from_json(data)
-    except ValueError as error:
-        logger.warning("origins are read from the log anew path=%s reason=%s", path, error)
-        return Origins()
+        values = read_document(path, disk, format_=FORMAT)
+        return Origins() if values is None else Origins.from_dict(values)
+    except (CorruptManifest, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (
+            error.reason if isinstance(error, CorruptManifest) else f"it makes no sense: {error}"
+        )
+        raise CorruptManifest(
+            path=path, reason=f"{reason}; delete it to go by the records that are left alone"
+        ) from error

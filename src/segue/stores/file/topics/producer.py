@@ -1,13 +1,18 @@
 """Producers: appending again what may have been appended before, without ever duplicating it.
 
 Only one process at a time can use a producer's name, so what was appended under it is known from
-memory; on opening, and whenever an append ended in doubt, from the partition itself.
+memory; on opening, and whenever an append ended in doubt, from the partition itself. With how many
+partitions each sequence number was routed is kept, too: a repetition goes where the first try
+went, also if partitions were added in between.
+
+producers/<name>/lock          locked by whoever uses the name
+producers/<name>/routes.json   from which sequence number on there were how many partitions
 """
 
-import os
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self, cast
 
 from segue.delivery.message import Body
 from segue.delivery.partitioning import partition_of
@@ -21,12 +26,21 @@ from segue.delivery.topic_record import (
     key_bytes,
     producer_number,
 )
-from segue.errors import InvalidArgument, ProducerBusy, StoreClosed
-from segue.log.disk import storage_errors
+from segue.errors import CorruptManifest, InvalidArgument, ProducerBusy, StoreClosed
 from segue.log.layout import checked_name
-from segue.stores.file.topics.appending import Packed, append_batch, check_sizes, event_from, packed
+from segue.stores.file.claims import claim
+from segue.stores.file.documents import number, read_document, write_document
+from segue.stores.file.topics.appending import (
+    Packed,
+    append_batch,
+    check_sizes,
+    event_from,
+    packed,
+)
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
+
+FORMAT: Final = 1
 
 
 class FileProducer:
@@ -36,20 +50,17 @@ class FileProducer:
         self.name = name
         self._core = core
         self._number = producer_number(checked_name(name))
-        self._last: dict[int, int] = {}
         core.existing()
-        self._fd = self._lock()
-
-    def _lock(self) -> int:
-        disk, path = self._core.place.disk, self._core.path / PRODUCERS / self.name
-        with storage_errors(f"opening producer {self.name}"):
-            disk.make_directory(path.parent)
-            fd = disk.open_to_write(path, create=True)
-            if not disk.try_lock(fd):
-                disk.close(fd)
-                raise ProducerBusy(name=self.name)
-        self._pid = os.getpid()
-        return fd
+        path = core.path / PRODUCERS / name
+        held = claim(path / "lock", core.place.disk)
+        if held is None:
+            raise ProducerBusy(name=name)
+        self._claim = held
+        self._path = path / "routes.json"
+        self._last: dict[int, int] = {}
+        self._highest: int | None = None
+        self._routes = self._read_routes()
+        core.users.add(self)
 
     # Appending -----------------------------------------------------------------------------
 
@@ -75,8 +86,9 @@ class FileProducer:
         """Append events with consecutive sequence numbers, those that are not there already."""
         self._require_open()
         sequence = self._checked(first_sequence)
+        self._follow_growth()
         results: list[Appended | None] = []
-        batches: dict[int, list[tuple[int, int, Packed]]] = {}
+        batches: dict[int, list[tuple[int, Packed]]] = {}
         for place, item in enumerate(events):
             event = event_from(item)
             key = key_bytes(event.key)
@@ -84,17 +96,19 @@ class FileProducer:
             partition = self._partition(event, key, sequence + place)
             results.append(None)
             if sequence + place > self._last_in(partition):
-                batch = batches.setdefault(partition, [])
-                batch.append((place, sequence + place, record))
+                batches.setdefault(partition, []).append((place, record))
         for partition, batch in batches.items():
-            check_sizes(self._core.log(partition), [record for _, _, record in batch])
+            check_sizes(self._core.log(partition), [record for _, record in batch])
+        highest, self._highest = self._highest, None
         for partition, batch in batches.items():
             # Not known until it is: an interrupted append is looked up before the next.
             del self._last[partition]
-            offsets = append_batch(self._core, partition, [record for _, _, record in batch])
-            self._last[partition] = batch[-1][1]
-            for (place, _, _), offset in zip(batch, offsets, strict=True):
+            offsets = append_batch(self._core, partition, [record for _, record in batch])
+            self._last[partition] = sequence + batch[-1][0]
+            for (place, _), offset in zip(batch, offsets, strict=True):
                 results[place] = Appended(partition, offset)
+        if highest is not None:
+            self._highest = max(highest, sequence + len(results) - 1)
         return results
 
     def _checked(self, sequence: int | None) -> int:
@@ -104,11 +118,33 @@ class FileProducer:
             raise InvalidArgument(f"sequence must be a whole number, not negative: {sequence!r}")
         return sequence
 
+    # Routing -------------------------------------------------------------------------------
+
     def _partition(self, event: Event, key: bytes | None, sequence: int) -> int:
         if event.partition is not None:
             return self._core.check(event.partition)
-        partitions = self._core.existing().partitions
+        at = bisect_right(self._routes, sequence, key=lambda route: route[0])
+        partitions = self._routes[max(0, at - 1)][1]
         return sequence % partitions if key is None else partition_of(key, partitions)
+
+    def _follow_growth(self) -> None:
+        """Note, before it is used, from which sequence number on there are more partitions."""
+        partitions = self._core.existing().partitions
+        if not self._routes or self._routes[-1][1] != partitions:
+            first = self.last_sequence() + 1 if self._routes else 0
+            self._routes.append((first, partitions))
+            values = {"format": FORMAT, "routes": [list(route) for route in self._routes]}
+            write_document(self._path, values, self._core.place.disk, sync=True)
+
+    def _read_routes(self) -> list[tuple[int, int]]:
+        values = read_document(self._path, self._core.place.disk, format_=FORMAT)
+        if values is None:
+            return []
+        try:
+            routes = cast("Any", values["routes"])
+            return [(number(first), number(partitions) or 1) for first, partitions in routes]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptManifest(path=self._path, reason=f"it makes no sense: {error}") from error
 
     # What is there -------------------------------------------------------------------------
 
@@ -117,7 +153,9 @@ class FileProducer:
         self._require_open()
         if partition is not None:
             return self._last_in(self._core.check(partition))
-        return max(map(self._last_in, self._core.numbers()), default=-1)
+        if self._highest is None:
+            self._highest = max(map(self._last_in, self._core.numbers()), default=-1)
+        return self._highest
 
     def _last_in(self, partition: int) -> int:
         last = self._last.get(partition)
@@ -128,14 +166,12 @@ class FileProducer:
 
     def _require_open(self) -> None:
         self._core.require_open()
-        if self._fd < 0 or self._pid != os.getpid():
+        if not self._claim.is_held:
             raise StoreClosed(f"producer {self.name} is closed")
 
     def close(self) -> None:
         """Let others use the name."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            self._core.place.disk.close(fd)
+        self._claim.release()
 
     def __enter__(self) -> Self:
         return self

@@ -3,46 +3,41 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from segue.delivery.topic_record import TopicRecord
-from segue.errors import OffsetOutOfRange, StoreClosed
-from segue.log import Log
+from segue.errors import SegueError, StoreClosed
 from segue.log.layout import Offset
-from segue.log.options import Duration
-from segue.stores.arguments import duration_us
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import TopicCore
-from segue.stores.file.topics.feed import Feed, check_limits, wait_for_more
 from segue.stores.file.topics.places import (
     check_start,
-    in_partition,
     resolve_in,
     resolved,
     start_in,
 )
-from segue.stores.topic_contract import POLL_RECORDS_DEFAULT, Lag, Partitions, ReaderStart
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from segue.stores.file.topics.polling import Poller
+from segue.stores.topic_contract import Lag, Partitions, ReaderStart
 
 
-class FileTopicReader:
+class FileTopicReader(Poller):
     """A reader with a name, whose place is kept."""
 
     def __init__(
         self, core: TopicCore, name: str, start: ReaderStart, partitions: Partitions
     ) -> None:
+        super().__init__(core)
         self.name = name
-        self._core = core
         self._mark = marks.reader_mark(name)
-        self._partitions = core.chosen(partitions)
         self._grows = partitions is None
         self._closed = False
-        if start != "resume":
-            check_start(core, start, self._partitions)
         self._moves = 0
-        self._feed = Feed(core, self._registered(start))
+        with core.locked():
+            self._partitions = core.chosen(partitions)
+            if start != "resume":
+                resolved(core, start, self._partitions)  # All of them, before any is registered.
+            for partition, place in self._registered(start).items():
+                self._feed.add(partition, place)
 
     def _registered(self, start: ReaderStart) -> dict[int, Offset]:
         """Return where to begin, which nothing is deleted after from here on."""
@@ -58,42 +53,11 @@ class FileTopicReader:
 
     # Reading -------------------------------------------------------------------------------
 
-    def poll(
-        self,
-        max_records: int = POLL_RECORDS_DEFAULT,
-        *,
-        max_bytes: int | None = None,
-        timeout: Duration | None = 0,
-    ) -> list[TopicRecord]:
-        """Return the next records, at least one if any comes within `timeout`."""
-        check_limits(max_records, max_bytes)
-        timeout_us = duration_us(timeout, name="timeout")
-        for _ in wait_for_more(self._core, self._feed.has_more, timeout_us):
-            self._look_around()
-            records = self._feed.fetch(max_records, max_bytes)
-            if records:
-                return records
-        return []
-
-    def poll_table(
-        self, max_records: int = POLL_RECORDS_DEFAULT, *, timeout: Duration | None = 0
-    ) -> "pa.Table":
-        """Return the next records as an Arrow table."""
-        check_limits(max_records, None)
-        timeout_us = duration_us(timeout, name="timeout")
-        for _ in wait_for_more(self._core, self._feed.has_more, timeout_us):
-            self._look_around()
-            table = self._feed.fetch_table(max_records)
-            if len(table):
-                break
-        return table
-
-    def _look_around(self) -> None:
+    def _prepare(self) -> None:
         """Take in partitions that were added, if all are meant."""
         self._require_open()
-        numbers = self._core.numbers()
-        if self._grows and len(numbers) != len(self._partitions):
-            self._partitions = list(numbers)
+        if self._grows and len(self._core.numbers()) != len(self._partitions):
+            self._partitions = list(self._core.numbers())
             for partition, place in self._registered("resume").items():
                 if partition not in self._feed.position:
                     self._feed.add(partition, place)
@@ -124,6 +88,11 @@ class FileTopicReader:
         self._require_open()
         if start == "resume":
             places = self._registered(start)
+        elif isinstance(start, Mapping):
+            check_start(self._core, start, self._partitions)
+            places = resolved(
+                self._core, start, [each for each in self._partitions if each in start]
+            )
         else:
             places = resolved(self._core, start, self._partitions)
         self._moves += 1
@@ -135,9 +104,10 @@ class FileTopicReader:
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Save `offsets`, or the current position, as the place to resume from."""
         self._require_open()
-        for partition, offset in (self._feed.position if offsets is None else offsets).items():
-            log = self._core.log(self._core.check(partition))
-            save_place(log, self._mark, partition, offset)
+        places = self._feed.position if offsets is None else offsets
+        for partition in places:
+            self._core.check(partition)
+        save_places(self._core, self._mark, places)
 
     def lag(self) -> list[Lag]:
         """Return how far the reader is behind, by what it committed."""
@@ -166,13 +136,17 @@ class FileTopicReader:
         self.close()
 
 
-def save_place(log: Log, mark: str, partition: int, offset: int) -> None:
-    """Save a place. Raises OffsetTrimmed, OffsetNotWritten."""
-    try:
-        if marks.saved(log, mark) != offset:
-            marks.save(log, mark, resolve_in(log, partition, offset))
-    except OffsetOutOfRange as error:
-        raise in_partition(error, partition) from None
+def save_places(core: TopicCore, mark: str, places: Mapping[int, int]) -> None:
+    """Save places, all that can be; then raise what kept the first other from it."""
+    failure: SegueError | None = None
+    for partition, offset in places.items():
+        log = core.log(partition)
+        try:
+            marks.save(log, mark, partial(resolve_in, log, partition, offset))
+        except SegueError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def lag_of(core: TopicCore, mark: str) -> list[Lag]:

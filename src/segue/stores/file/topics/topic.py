@@ -20,8 +20,8 @@ from segue.delivery.topic_record import (
     value_bytes,
 )
 from segue.delivery.topic_rules import PARTITIONS_DEFAULT, TopicRules
-from segue.errors import OffsetOutOfRange
-from segue.log.layout import Offset
+from segue.errors import InvalidArgument, OffsetOutOfRange
+from segue.log.layout import BATCH_ITEMS_MAX, Offset
 from segue.log.options import Duration
 from segue.log.record import datetime_from
 from segue.log.sending import HasFileno, Writable
@@ -34,9 +34,11 @@ from segue.stores.file.topics.appending import (
     packed,
 )
 from segue.stores.file.topics.core import TopicCore
-from segue.stores.file.topics.feed import Feed, check_limits, limited, wait_for_more
+from segue.stores.file.topics.feed import Budget, Feed, budget, by_time, check_limits, limited
 from segue.stores.file.topics.group import FileGroup, group_names
+from segue.stores.file.topics.manifest import check_partitions
 from segue.stores.file.topics.places import in_partition, resolved
+from segue.stores.file.topics.polling import tries
 from segue.stores.file.topics.producer import FileProducer
 from segue.stores.file.topics.reader import FileTopicReader, lag_of
 from segue.stores.topic_contract import (
@@ -80,10 +82,13 @@ class FileTopic:
 
     def configure(self, rules: TopicRules) -> None:
         """Change the rules, durably and for everybody."""
+        if not isinstance(rules, TopicRules):
+            raise InvalidArgument(f"rules must be TopicRules: {rules!r}")
         self._core.change(rules=rules)
 
     def grow(self, partitions: int) -> None:
         """Have so many partitions from now on."""
+        check_partitions(partitions)
         self._core.change(partitions=partitions)
 
     # Appending -----------------------------------------------------------------------------
@@ -176,7 +181,7 @@ class FileTopic:
     ) -> Iterator[TopicRecord]:
         """Yield records as they come; end when none comes within `timeout`."""
         timeout_us = duration_us(timeout, name="timeout")
-        self._core.existing()
+        self._core.require()
         chosen = self._core.chosen(partitions)
         feed = Feed(self._core, resolved(self._core, start, chosen))
         return self._following(feed, timeout_us, everything=partitions is None)
@@ -186,7 +191,8 @@ class FileTopic:
     ) -> Iterator[TopicRecord]:
         try:
             while True:
-                for _ in wait_for_more(self._core, feed.has_more, timeout_us):
+                for _ in tries(self._core, feed.has_more, timeout_us):
+                    self._core.require_open()
                     if everything:
                         for partition in set(self._core.numbers()) - feed.position.keys():
                             feed.add(partition, Offset(0))
@@ -195,7 +201,7 @@ class FileTopic:
                         break
                 else:
                     return
-                yield from sorted(records, key=lambda record: record.timestamp_us)
+                yield from by_time(records)
         finally:
             feed.close()
 
@@ -206,30 +212,27 @@ class FileTopic:
         partitions: Partitions = None,
         stop: Start | None = None,
         max_records: int | None = None,
+        max_bytes: int | None = None,
     ) -> "Iterator[pa.Table]":
         """Yield what `records` does as Arrow tables, a partition after the other."""
-        check_limits(max_records, None)
+        within = budget(max_records, max_bytes)
         chosen = self._core.chosen(partitions)
         stops = self._stops(stop, chosen)
-        return self._tables(resolved(self._core, start, chosen), stops, max_records)
+        places = resolved(self._core, start, chosen)
+        feed = Feed(self._core, places, ahead_items=BATCH_ITEMS_MAX)
+        return self._tables(feed, stops, within)
 
     def _tables(
-        self, places: Mapping[int, Offset], stops: Mapping[int, Offset], max_records: int | None
+        self, feed: Feed, stops: Mapping[int, Offset], within: Budget
     ) -> "Iterator[pa.Table]":
-        from segue.stores.file.topics.columns import table_of
-
-        left = max_records
-        for partition, place in places.items():
-            try:
-                for columns in self._core.log(partition).columns(place, stop=stops[partition]):
-                    table = table_of(partition, columns)
-                    yield table if left is None else table.slice(0, left)
-                    if left is not None:
-                        left -= len(table)
-                        if left <= 0:
-                            return
-            except OffsetOutOfRange as error:
-                raise in_partition(error, partition) from None
+        try:
+            for partition, stop in stops.items():
+                try:
+                    yield from feed.tables(partition, stop, within)
+                except OffsetOutOfRange as error:
+                    raise in_partition(error, partition) from None
+        finally:
+            feed.close()
 
     def offsets(self, start: Start = "latest") -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
@@ -241,8 +244,7 @@ class FileTopic:
         self, name: str, start: ReaderStart = "resume", *, partitions: Partitions = None
     ) -> FileTopicReader:
         """Open the reader called `name`, registering it durably."""
-        marks.reader_mark(name)
-        self._core.existing()
+        self._core.require()
         return FileTopicReader(self._core, name, start, partitions)
 
     def readers(self) -> Mapping[str, list[Lag]]:
@@ -335,6 +337,8 @@ class FileTopic:
         self, partition: int, segment: int, target: Writable | HasFileno, *, position: int = 0
     ) -> int:
         """Send a sealed segment to a file or socket as it is."""
+        if type(segment) is not int:
+            raise InvalidArgument(f"segment must be a whole number: {segment!r}")
         log = self._core.log(self._core.check(partition))
         return log.send_segment(segment, target, position=position)
 
