@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import append, batch, durable, idle, queue, read, reopen, segment_size
+from benchmarks import append, batch, durable, idle, queue, read, reopen, segment_size, topic
 from benchmarks.machine import MEMORY_FILE_SYSTEMS, conditions, file_system
 from benchmarks.report import Report
 from benchmarks.session import FULL, QUICK, Session
@@ -19,6 +19,7 @@ BENCHMARKS: Final[dict[str, Callable[[Session], None]]] = {
     "batch": batch.run,
     "durable": durable.run,
     "queue": queue.run,
+    "topic": topic.run,
     "read": read.run,
     "reopen": reopen.run,
     "segment_size": segment_size.run,
@@ -55,7 +56,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="under a minute; proves nothing")
+    parser.add_argument("--quick", action="store_true", help="about a minute; proves nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every sample")
     parser.add_argument(
         "--dir",

@@ -3,11 +3,13 @@
     append DIRECTORY PAYLOAD_BYTES   append as many records as each line on stdin says
     fill DIRECTORY                   open, then append until killed
     walk DIRECTORY                   open, read every record
+    member DIRECTORY                 join a group when told, leave it when told again
 
 Answers are lines of JSON on stdout. `children.py` is the other end.
 """
 
 import json
+import select
 import sys
 import time
 from pathlib import Path
@@ -15,10 +17,13 @@ from typing import Final
 
 from benchmarks.stores import Payloads
 from segue import Log
+from segue.stores.opening import open_directory
 
 FILL_PAYLOAD_BYTES: Final = 64 * 1024
 FILL_BATCH_RECORDS: Final = 16
 FILL_REPORT_BATCHES: Final = 8
+MEMBER_TOPIC: Final = "bench"
+MEMBER_POLL_SECONDS: Final = 1.0
 
 
 def append(directory: Path, payload_bytes: int) -> None:
@@ -63,6 +68,31 @@ def walk(directory: Path) -> None:
     )
 
 
+def member(directory: Path) -> None:
+    """Share a topic's partitions with others; say each time how many we have, and since when."""
+    held: set[int] = set()
+
+    def assigned(partitions: list[int]) -> None:
+        held.update(partitions)
+        _say(partitions=len(held), at=time.monotonic())
+
+    def revoked(partitions: list[int]) -> None:
+        held.difference_update(partitions)
+        _say(partitions=len(held), at=time.monotonic())
+
+    with open_directory(directory, sync="os") as store:
+        topic = store.topic(MEMBER_TOPIC)
+        begin = time.monotonic()
+        topic.offsets()
+        _say(open_seconds=time.monotonic() - begin)
+        sys.stdin.readline()
+        group = topic.group(MEMBER_TOPIC)
+        with group.join(start="latest", on_assign=assigned, on_revoke=revoked) as joined:
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                joined.poll(timeout=MEMBER_POLL_SECONDS)
+            _say(leaves_at=time.monotonic())
+
+
 def _peak_rss_bytes() -> int:
     """Return the most memory this process ever had, mapped pages of segments included."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -83,6 +113,8 @@ def _main() -> None:
         fill(Path(directory))
     elif command == "walk":
         walk(Path(directory))
+    elif command == "member":
+        member(Path(directory))
     else:
         sys.exit(f"unknown command {command}")
 

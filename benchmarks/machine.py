@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Final
 
 import segue
+from benchmarks import servers
 from benchmarks.stores import RawFile
 from segue.log.disk import Disk
 from segue.log.hot import COMPILED
 
-PEER_PACKAGES: Final = ("lmdb", "persist-queue", "litequeue", "huey", "diskcache")
+PEER_PACKAGES: Final = (
+    *("lmdb", "persist-queue", "litequeue", "huey", "diskcache"),
+    *("redis", "hiredis", "nats-py"),
+)
 COLUMN_PACKAGES: Final = ("numpy", "pyarrow")
 MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 SYNC_WRITE_BYTES: Final = 100
@@ -50,6 +54,7 @@ def conditions(directory: Path) -> dict[str, str]:
                 f"SQLite {sqlite3.sqlite_version}",
             ]
         ),
+        "servers": servers.description(),
         "columns": ", ".join(f"{name} {_version(name)}" for name in COLUMN_PACKAGES),
         "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }

