@@ -90,7 +90,7 @@ class Lag:
     committed: int
     next_offset: int
     size_bytes: int
-    """Of keys, headers and values that are still to be read."""
+    """Of the records that are still to be read, as they are stored."""
     seconds: float
     """How long the oldest of these has been waiting; 0 if there is none."""
     trimmed: int

@@ -287,8 +287,8 @@ class TopicCore:
 
     def add_to_word(self, which: int) -> None:
         """Let everybody see that something has changed."""
-        self.log(0)
-        self._words[0][which] = (self._words[0][which] + 1) % (1 << 32)
+        after = (self.word(which) + 1) % (1 << 32)
+        self._words[0][which] = after
 
     def has_rolled(self, partition: int) -> bool:
         """Tell whether the partition went on to another segment since this was last asked."""
@@ -303,6 +303,7 @@ class TopicCore:
 
     def flush(self) -> None:
         """Sync every partition that was opened here."""
+        self.require_open()
         for log in list(self._logs.values()):
             log.flush()
 

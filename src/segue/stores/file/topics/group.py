@@ -85,7 +85,10 @@ class GroupCore:
             before, generation = state.to_dict(), state.generation
             if gone is None:
                 gone = [member for member in state.members if self.is_gone(member)]
-            self._drop_dead(state, gone)
+            for member in self.drop_dead(state, gone):
+                logger.info("member is gone group=%s member=%s", self.name, member)
+                with storage_errors(f"removing {member}"), suppress(FileNotFoundError):
+                    self._disk.unlink(self.member_path(member))
             try:
                 yield state
             finally:
@@ -98,15 +101,12 @@ class GroupCore:
                     self.topic.add_to_word(CHANGES_WORD)
                     self.topic.bell.ring()
 
-    def _drop_dead(self, state: GroupState, gone: Collection[str]) -> None:
+    def drop_dead(self, state: GroupState, gone: Collection[str]) -> list[str]:
+        """Drop the dead from a state and return them."""
         place = self.topic.place
-        dead = state.drop_dead(
+        return state.drop_dead(
             boot=self._boot, now_us=place.ticks(), gone=gone, generation_min=place.clock()
         )
-        for member in dead:
-            logger.info("member is gone group=%s member=%s", self.name, member)
-            with storage_errors(f"removing {member}"), suppress(FileNotFoundError):
-                self._disk.unlink(self.member_path(member))
 
     # The living and the dead ---------------------------------------------------------------
 

@@ -105,11 +105,13 @@ class FileMember(Poller):
         if self._id in state.members:
             self._look_at = time.monotonic() + LOOK_SECONDS
             gone = [member for member in self._neighbour(state) if self._group.is_gone(member)]
-            if not gone and not self._wants_turn(state, partitions):
+            dead = self._group.drop_dead(state, gone)  # From what we go by, not yet for others.
+            if not dead and not self._wants_turn(state, partitions):
                 self._changes = changes
                 self._tell_unreadable()
                 return
-            state = self._rebalanced(state, partitions, gone)
+            if self._id in state.members:
+                state = self._rebalanced(state, partitions, gone)
         if self._id not in state.members:
             self._rejoin()
             return
@@ -118,15 +120,13 @@ class FileMember(Poller):
 
     def _wants_turn(self, state: GroupState, partitions: int) -> bool:
         """Tell whether anything is to be changed, in the state or here."""
-        now_us = self._core.place.ticks()
         share = state.share_of(self._id, partitions)
         return (
             partitions != self._partitions
-            or now_us >= self._show_due_us
+            or self._core.place.ticks() >= self._show_due_us
             or state.held_by(self._id) != self._tokens
             or not self._tokens.keys() <= share
             or not share <= state.holdings.keys()
-            or any(member.deadline_us <= now_us for member in state.members.values())
         )
 
     def _rebalanced(self, state: GroupState, partitions: int, gone: list[str]) -> GroupState:
