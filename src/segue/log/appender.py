@@ -92,6 +92,11 @@ class Appender(ActiveSegment):
         """How many bytes of payload the next segment takes, whatever the active one does."""
         return self._limits.payload_bytes_max
 
+    @property
+    def new_segment_items_max(self) -> int:
+        """How many records the next segment takes, whatever the active one does."""
+        return self._limits.items_max
+
     def _append_with_care(self, payload: bytes, attr: int) -> Offset:
         """Append where other processes may, or where this one may not any longer."""
         if self._stopped is not None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from segue.delivery.message import Body
 from segue.delivery.topic_record import (
+    HAS_KEY,
     Appended,
     Event,
     Origin,
@@ -39,10 +40,13 @@ def event_from(item: Event | Body) -> Event:
 
 def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:
     """Return an event as a record. Raises InvalidArgument."""
-    timestamp = event.timestamp
+    value, timestamp = event.value, event.timestamp
+    if timestamp is None and event.headers is None and origin is None and type(value) is bytes:
+        # The same, only sooner: most events are no more than this.
+        return (value, 0) if key is None else (key + value, HAS_KEY | len(key))
     return pack_record(
         key,
-        value_bytes(event.value),
+        value_bytes(value),
         headers=event.headers,
         timestamp_us=None if timestamp is None else moment_us(timestamp, name="timestamp"),
         origin=origin,
@@ -64,17 +68,20 @@ def append_each(core: TopicCore, records: Iterable[tuple[int, Packed]]) -> list[
     Nothing is written if one of them can never fit.
     """
     by_partition: dict[int, list[Packed]] = {}
-    places: list[tuple[int, int]] = []
+    places: list[int] = []
     for partition, record in records:
-        batch = by_partition.setdefault(partition, [])
-        places.append((partition, len(batch)))
+        batch = by_partition.get(partition)
+        if batch is None:
+            batch = by_partition[partition] = []
+        places.append(partition)
         batch.append(record)
     for partition, batch in by_partition.items():
         check_sizes(core.log(partition), batch)
     offsets = {
-        partition: append_batch(core, partition, batch) for partition, batch in by_partition.items()
+        partition: iter(append_batch(core, partition, batch))
+        for partition, batch in by_partition.items()
     }
-    return [Appended(partition, offsets[partition][index]) for partition, index in places]
+    return [Appended(partition, next(offsets[partition])) for partition in places]
 
 
 def append_batch(core: TopicCore, partition: int, batch: list[Packed]) -> list[int]:
@@ -98,7 +105,7 @@ def check_sizes(log: Log, batch: list[Packed]) -> None:
 
 def _parts(log: Log, batch: list[Packed]) -> Iterator[list[Packed]]:
     """Yield a batch in parts that fit in a segment."""
-    items_max = log.writer.batch_items_max
+    items_max = log.writer.new_segment_items_max
     bytes_max = min(log.writer.new_segment_bytes_max, BATCH_BYTES_MAX)
     start, size_bytes = 0, 0
     for index, (payload, _) in enumerate(batch):
