@@ -76,4 +76,11 @@ def _passed_by(
     if limits.lag_max is not None and next_offset - reader.offset > limits.lag_max:
         wanted = next_offset - limits.lag_max
         return sum(1 for segment in segments if segment.end_offset <= wanted)
-    return sum(1 for segment in segments if segment.id < reader.segment)
+    return sum(1 for segment in segments if _is_behind(segment, reader))
+
+
+def _is_behind(segment: SegmentFacts, reader: SavedPosition) -> bool:
+    """Tell whether a reader has left a segment, by its number; or by its end, if it is in it."""
+    if segment.id == reader.segment:
+        return segment.end_offset <= reader.offset
+    return segment.id < reader.segment

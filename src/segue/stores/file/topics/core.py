@@ -331,8 +331,7 @@ def _segment_limits(rules: TopicRules) -> tuple[int | None, float | None]:
 
 
 def exists(path: Path, place: Place) -> bool:
-    """Tell whether there is a topic at `path`."""
-    try:
-        return read_manifest(path, place.disk) is not None
-    except SegueError:
-        return True  # There is one, and whoever opens it is told what is wrong with it.
+    """Tell whether there is a topic at `path`, be it one with something wrong with it."""
+    with storage_errors(f"listing {path}"):
+        names = place.disk.names(path)
+    return any(name == FILENAME or _PARTITION.fullmatch(name) for name in names)

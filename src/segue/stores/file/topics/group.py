@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from segue.delivery.group import GroupState
+from segue.delivery.group import STATE_FORMAT, GroupState
 from segue.errors import CorruptManifest, GroupBusy
 from segue.log.disk import storage_errors
 from segue.log.live import OWN
@@ -31,7 +31,6 @@ from segue.stores.topic_contract import GroupInfo, Lag, MemberInfo, OnRebalance,
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state.json"
-STATE_FORMAT: Final = 1
 LOCK: Final = "lock"
 MEMBERS: Final = "members"
 CHANGES_WORD: Final = OWN + 1

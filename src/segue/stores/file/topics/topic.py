@@ -1,5 +1,6 @@
 """A topic in a directory: the door to what its neighbours in this folder do."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -20,7 +21,7 @@ from segue.delivery.topic_record import (
     value_bytes,
 )
 from segue.delivery.topic_rules import PARTITIONS_DEFAULT, TopicRules
-from segue.errors import InvalidArgument, OffsetOutOfRange
+from segue.errors import CorruptPosition, InvalidArgument, OffsetOutOfRange
 from segue.log.layout import BATCH_ITEMS_MAX, Offset
 from segue.log.options import Duration
 from segue.log.record import datetime_from
@@ -37,7 +38,13 @@ from segue.stores.file.topics.core import TopicCore
 from segue.stores.file.topics.feed import Budget, Feed, budget, by_time, check_limits, limited
 from segue.stores.file.topics.group import FileGroup, group_names
 from segue.stores.file.topics.manifest import check_partitions
-from segue.stores.file.topics.places import in_partition, resolved
+from segue.stores.file.topics.places import (
+    OneStart,
+    check_start,
+    in_partition,
+    resolve_in,
+    resolved,
+)
 from segue.stores.file.topics.polling import tries
 from segue.stores.file.topics.producer import FileProducer
 from segue.stores.file.topics.reader import FileTopicReader, lag_of
@@ -55,6 +62,8 @@ from segue.stores.topic_contract import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 FOLLOW_RECORDS = 1024
 
@@ -170,7 +179,16 @@ class FileTopic:
             feed.close()
 
     def _stops(self, stop: Start | None, partitions: list[int]) -> dict[int, Offset]:
-        return resolved(self._core, "latest" if stop is None else stop, partitions)
+        ends: dict[int, OneStart] = dict.fromkeys(partitions, "latest")
+        if isinstance(stop, Mapping):
+            check_start(self._core, stop, partitions)
+            ends |= {partition: stop[partition] for partition in partitions if partition in stop}
+        elif stop is not None:
+            return resolved(self._core, stop, partitions)
+        return {
+            partition: resolve_in(self._core.log(partition), partition, end)
+            for partition, end in ends.items()
+        }
 
     def follow(
         self,
@@ -249,7 +267,14 @@ class FileTopic:
 
     def readers(self) -> Mapping[str, list[Lag]]:
         """Return the registered readers, and how far each is behind."""
-        return {name: lag_of(self._core, name) for name in self._reader_names()}
+        return {name: self._lag(name) for name in self._reader_names()}
+
+    def _lag(self, name: str) -> list[Lag]:
+        try:
+            return lag_of(self._core, name)
+        except CorruptPosition as error:
+            logger.warning("unreadable place topic=%s reason=%s", self.name, error)
+            return []  # The others are to be seen all the same.
 
     def _reader_names(self) -> list[str]:
         found = marks.all_names(self._core.log(partition) for partition in self._core.numbers())
