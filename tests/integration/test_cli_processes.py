@@ -134,6 +134,26 @@ def test_output_that_cannot_be_written_is_one_line_of_error(tmp_path: Path) -> N
     assert cat.stderr == b"segue: No space left on device\n"
 
 
+def test_streams_that_were_closed_before_are_no_traceback(tmp_path: Path) -> None:
+    """No input is empty input; no output is an error, before anything is committed to it."""
+    path = fill(tmp_path / "log", b"x")
+    shell = '"$0" -m segue {} "$1" {}'
+
+    def run(verb: str, closed: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["bash", "-c", shell.format(verb, closed), sys.executable, path],
+            check=False,
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    append, cat, missing = run("append", "<&-"), run("cat", ">&-"), run("cat", "x 2>&-")
+
+    assert (append.returncode, append.stdout, append.stderr) == (0, b"", b"")
+    assert (cat.returncode, cat.stderr) == (ExitCode.STORAGE, b"segue: standard output is closed\n")
+    assert (missing.returncode, missing.stdout) == (ExitCode.USAGE, b"")
+
+
 def test_a_terminal_gets_a_table(tmp_path: Path) -> None:
     """People see headings and rounded sizes, not tabs and bytes."""
     shown = on_a_terminal("ls", fill(tmp_path / "log", b"x" * 5_000))

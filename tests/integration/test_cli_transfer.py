@@ -209,6 +209,7 @@ def full_store(store: Path) -> Path:
     """A store with one of each kind."""
     with segue.open(store) as opened:
         opened.queue("jobs").push_many([b"a", b"b"])
+        opened.topic("orders", partitions=2).append(b"x", partition=1)
         opened.ring("bus", capacity=10).enqueue(b"x")
         opened.lock("leader").acquire(owner="ada")
     return store
@@ -221,11 +222,13 @@ def test_ls_of_a_store_lists_what_it_holds(full_store: Path) -> None:
 
     assert [line[:3] for line in plain.fields] == [
         ["queue", "jobs", "2"],
+        ["topic", "orders", "2"],
         ["ring", "bus", "1"],
         ["lock", "leader", "ada"],
     ]
     assert {name: len(rows) for name, rows in document.items()} == {
         "queues": 1,
+        "topics": 1,
         "rings": 1,
         "locks": 1,
     }
@@ -239,9 +242,10 @@ def test_info_and_verify_of_a_store_look_at_every_log(full_store: Path) -> None:
     damaged = ask("verify", full_store)
 
     facts = {line[0]: line[1] for line in info.fields}
-    assert (facts["queues"], facts["rings"], facts["locks"]) == ("1", "1", "1")
+    assert [facts[kind] for kind in ("queues", "topics", "rings", "locks")] == ["1"] * 4
     logs = [line[1] for line in info.fields if line[0] == "log"]
     assert str(full_store / "queues" / "jobs" / "lanes" / "0") in logs
+    assert str(full_store / "topics" / "orders" / "partition_1") in logs
     assert (intact.code, damaged.code) == (0, ExitCode.DAMAGE_FOUND)
     assert [line[1] for line in intact.fields] == logs
     assert sum(line[2] == "damaged" for line in damaged.fields if line[0] == "log") == 1

@@ -40,6 +40,7 @@ def commands(text: str) -> list[Command]:
     return found
 
 
+@pytest.mark.timeout(300)  # A page may have a hundred commands, and the machine may be busy.
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """One shell session a page, block after block. `make` runs us, so we do not run it."""

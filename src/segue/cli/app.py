@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -20,12 +21,12 @@ from segue.cli.repair import repair
 from segue.cli.tail import tail
 from segue.cli.transfer import export, import_
 from segue.cli.verify import verify
-from segue.errors import SegueError
+from segue.errors import SegueError, StorageError
 
-_HELP: Final = """Use, look into, check and repair durable queues, rings, locks and logs.
+_HELP: Final = """Use, look into, check and repair durable queues, topics, rings, locks and logs.
 
-A STORE is a directory of queues, rings and locks, a LOG a directory of segments. People get tables,
-pipes get tab-separated lines, --json gives JSON. Errors are one line on standard error.
+A STORE is a directory of queues, topics, rings and locks, a LOG a directory of segments. People get
+tables, pipes get tab-separated lines, --json gives JSON. Errors are one line on standard error.
 
 \b
 Exit codes:
@@ -33,6 +34,7 @@ Exit codes:
 
 _GROUPS: Final = {
     "queue": "Push, take, settle and look at the messages of queues.",
+    "topic": "Fill, read and look after streams that can be read again.",
     "ring": "Fill, drain and look at bounded buffers.",
     "lock": "Run commands under a lock, and see who holds one.",
 }
@@ -97,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # What stands behind "--" is somebody else's command.
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
+    if not _has_output():
+        stderr.report_error(StorageError("standard output is closed"), as_json=as_json)
+        return ExitCode.STORAGE
     try:
         try:
             with stderr.library_warnings(as_json=as_json):
@@ -115,6 +120,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code_of(error)
     finally:
         _drop_unwritten_output()
+
+
+def _has_output() -> bool:
+    """Tell whether there is a standard output; have something in the place of the others."""
+    streams: dict[str, object] = vars(sys)  # Python has None where a stream was closed before.
+    for name, mode in (("stdin", "r"), ("stderr", "w")):
+        if streams[name] is None:
+            streams[name] = Path(os.devnull).open(mode)  # noqa: SIM115 - for as long as we run
+    return streams["stdout"] is not None
 
 
 def _says_nothing(words: list[str]) -> bool:

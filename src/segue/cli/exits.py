@@ -5,6 +5,7 @@ from typing import Final
 
 from segue.errors import (
     Damage,
+    GroupBusy,
     InvalidArgument,
     LeaseLost,
     LockBusy,
@@ -12,6 +13,8 @@ from segue.errors import (
     LogLocked,
     LogNotFound,
     OffsetOutOfRange,
+    PartitionLost,
+    ProducerBusy,
     QueueEmpty,
     QueueFull,
     QueueLocked,
@@ -21,6 +24,7 @@ from segue.errors import (
     RingNotFound,
     SegueError,
     StorageError,
+    TopicNotFound,
     TransactionAborted,
 )
 
@@ -47,6 +51,7 @@ class ExitCode(IntEnum):
     FULL = 8
     LEASE_LOST = 9
     MISMATCH = 10
+    LAGGING = 11
     # Far from what commands end with: `lock run` otherwise ends as its command does.
     LOCK_BUSY = 75
     LOCK_LOST = 76
@@ -60,14 +65,15 @@ MEANINGS: Final = {
     ExitCode.OK: "done",
     ExitCode.DAMAGE_FOUND: "verify or repair found damage that is still there",
     ExitCode.USAGE: "a wrong argument, or something that can never fit",
-    ExitCode.NOT_FOUND: "no such log, store, queue, ring, file or offset",
-    ExitCode.LOCKED: "another process holds the log, or all leases of the queue are out",
+    ExitCode.NOT_FOUND: "no such log, store, queue, ring, topic, file or offset",
+    ExitCode.LOCKED: "another process is at it: log, producer or group; or all leases are out",
     ExitCode.STORAGE: "the operating system refused, or the files cannot be used here",
     ExitCode.DAMAGE_MET: "damaged data stopped the reading",
     ExitCode.EMPTY: "the queue or ring has nothing to take now",
     ExitCode.FULL: "the queue or ring is full",
-    ExitCode.LEASE_LOST: "a lease or transaction was lost; somebody else may have the message",
+    ExitCode.LEASE_LOST: "a lease, transaction or partition was lost to somebody else",
     ExitCode.MISMATCH: "import took everything, but the file does not agree with its own counts",
+    ExitCode.LAGGING: "a reader or group is further behind than 'topic lag' was told to bear",
     ExitCode.LOCK_BUSY: "somebody else held the lock for as long as we waited",
     ExitCode.LOCK_LOST: "the lock was lost while the command ran",
     ExitCode.NOT_EXECUTABLE: "the command of lock run cannot be run",
@@ -84,15 +90,19 @@ _CODES: Final[dict[type[Exception], ExitCode]] = {
     FileNotFoundError: ExitCode.NOT_FOUND,
     NotFound: ExitCode.NOT_FOUND,
     RingNotFound: ExitCode.NOT_FOUND,
+    TopicNotFound: ExitCode.NOT_FOUND,
     RingExists: ExitCode.USAGE,
     LogLocked: ExitCode.LOCKED,
     QueueLocked: ExitCode.LOCKED,
+    ProducerBusy: ExitCode.LOCKED,
+    GroupBusy: ExitCode.LOCKED,
     Empty: ExitCode.EMPTY,
     QueueEmpty: ExitCode.EMPTY,
     QueueFull: ExitCode.FULL,
     RingFull: ExitCode.FULL,
     LeaseLost: ExitCode.LEASE_LOST,
     TransactionAborted: ExitCode.LEASE_LOST,
+    PartitionLost: ExitCode.LEASE_LOST,
     LockBusy: ExitCode.LOCK_BUSY,
     LockLost: ExitCode.LOCK_LOST,
     StorageError: ExitCode.STORAGE,

@@ -1,5 +1,6 @@
 """What is wrong with a log and what a repair would do: shared by `verify` and `repair`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def check_log(log: Log) -> Check:
     return check
 
 
-def findings_rows(checks: list[Check], *, with_remedies: bool) -> Rows:
+def findings_rows(findings: Sequence[Finding], *, with_remedies: bool) -> Rows:
     """Return everything that was found as one table."""
     columns = [
         Column("file"),
@@ -77,8 +78,7 @@ def findings_rows(checks: list[Check], *, with_remedies: bool) -> Rows:
             finding.problem,
             finding.remedy,
         )
-        for check in checks
-        for finding in check.findings
+        for finding in findings
     ]
     count = len(columns) if with_remedies else len(columns) - 1
     return Rows(

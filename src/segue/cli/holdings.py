@@ -1,4 +1,4 @@
-"""What a store holds, as tables: shared by `ls`, `info` and the `ls` of queues, rings and locks."""
+"""What a store holds, as tables: shared by `ls` and the `ls` of queues, topics and so on."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,15 @@ _QUEUE_COLUMNS: Final = (
     Column("dead", Kind.COUNT),
     Column("paused"),
     Column("size_bytes", Kind.SIZE),
+    Column("problem"),
+)
+_TOPIC_COLUMNS: Final = (
+    Column("topic"),
+    Column("partitions", Kind.COUNT),
+    Column("records", Kind.COUNT),
+    Column("size_bytes", Kind.SIZE),
+    Column("readers", Kind.COUNT),
+    Column("groups", Kind.COUNT),
     Column("problem"),
 )
 _RING_COLUMNS: Final = (
@@ -51,6 +60,10 @@ class Holdings:
     def queues(self) -> Rows:
         """Return how every queue stands."""
         return self._table("queue", _QUEUE_COLUMNS, self._store.queues(), self._queue)
+
+    def topics(self) -> Rows:
+        """Return how every topic stands."""
+        return self._table("topic", _TOPIC_COLUMNS, self._store.topics(), self._topic)
 
     def rings(self) -> Rows:
         """Return how every ring stands."""
@@ -87,6 +100,16 @@ class Holdings:
             counts.dead,
             stats.paused,
             stats.size_bytes,
+        )
+
+    def _topic(self, name: str) -> tuple[Value, ...]:
+        info = self._store.topic(name).info()
+        return (
+            len(info.partitions),
+            info.count,
+            info.size_bytes,
+            len(info.readers),
+            len(info.groups),
         )
 
     def _ring(self, name: str) -> tuple[Value, ...]:

@@ -48,7 +48,12 @@ def info(path: LogArgument, as_json: JsonOption = False) -> None:
 
 def _store(path: Path) -> list[Section]:
     with opened_store(path) as store:
-        counts = len(store.queues()), len(store.rings()), len(store.locks())
+        counts = (
+            (Column("queues", Kind.COUNT), len(store.queues())),
+            (Column("topics", Kind.COUNT), len(store.topics())),
+            (Column("rings", Kind.COUNT), len(store.rings())),
+            (Column("locks", Kind.COUNT), len(store.locks())),
+        )
     logs: list[tuple[Value, ...]] = []
     size_bytes = 0
     for place in logs_at(path):
@@ -58,9 +63,7 @@ def _store(path: Path) -> list[Section]:
     facts = Facts(
         items=(
             (Column("path"), str(path)),
-            (Column("queues", Kind.COUNT), counts[0]),
-            (Column("rings", Kind.COUNT), counts[1]),
-            (Column("locks", Kind.COUNT), counts[2]),
+            *counts,
             (Column("size_bytes", Kind.SIZE), size_bytes),
         )
     )

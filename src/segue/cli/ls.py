@@ -10,7 +10,7 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode, exit_code_of
 from segue.cli.holdings import Holdings
 from segue.cli.output import Column, Kind, Rows, Value, is_terminal, show, show_line
-from segue.cli.store_arguments import opened_store
+from segue.cli.store_arguments import allow_many_files, opened_store
 from segue.cli.survey import find_logs, is_store, reader_names
 from segue.errors import SegueError
 from segue.log import Log
@@ -34,8 +34,8 @@ def ls(
 ) -> None:
     """List the logs at and below a directory, or what a store holds.
 
-    A store's queues, rings and locks are listed each with how it stands. Elsewhere a log is a
-    directory that holds segment files, such as 000000000.q. Sizes are what a log takes up on the
+    A store's queues, topics, rings and locks are listed each with how it stands. Elsewhere a log is
+    a directory that holds segment files, such as 000000000.q. Sizes are what a log takes up on the
     device. A log that cannot be opened is listed with its problem, and the exit code is that of the
     first such problem.
 
@@ -60,9 +60,10 @@ def ls(
 
 
 def _list_store(path: Path, *, as_json: bool) -> None:
+    allow_many_files()
     with opened_store(path) as store:
         holdings = Holdings(store, marks=True)
-        sections = holdings.queues(), holdings.rings(), holdings.locks()
+        sections = holdings.queues(), holdings.topics(), holdings.rings(), holdings.locks()
     if not any(section.rows for section in sections) and is_terminal() and not as_json:
         show_line(f"nothing in {path}")
     show(*sections, as_json=as_json)

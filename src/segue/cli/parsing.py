@@ -16,10 +16,10 @@ _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 
 _BYTES: Final = {
     "": 1,
     "B": 1,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
+    **dict.fromkeys(("K", "KiB"), 1 << 10),
+    **dict.fromkeys(("M", "MiB"), 1 << 20),
+    **dict.fromkeys(("G", "GiB"), 1 << 30),
+    **dict.fromkeys(("T", "TiB"), 1 << 40),
 }
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]*)", re.ASCII)
 
@@ -43,7 +43,7 @@ def wait_from(seconds: float) -> float | None:
 
 
 def size(text: str | int) -> int:
-    """Return the bytes that 4096, 64KiB or 1.5GiB stand for."""
+    """Return the bytes that 4096, 64KiB, 1.5GiB or 1G stand for."""
     size_bytes = _quantity(str(text), _BYTES)
     if size_bytes is None:
         raise typer.BadParameter(f"{text!r} is no size such as 4096, 64KiB, 10MiB, 2GiB")

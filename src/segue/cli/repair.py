@@ -45,7 +45,7 @@ def repair(
         )
     with Log(path, read_only=True) as log:
         check = check_log(log)
-    found = findings_rows([check], with_remedies=True)
+    found = findings_rows(check.findings, with_remedies=True)
     if not as_json:
         show(found, as_json=False)
         sys.stdout.flush()  # Before the question, and before anything is changed.

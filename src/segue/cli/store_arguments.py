@@ -1,10 +1,11 @@
 """Arguments that the verbs on stores share, and how those verbs get at what they work on."""
 
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +15,9 @@ from segue.log.options import Sync
 
 if TYPE_CHECKING:
     from segue.stores.contract import Queue, Store
+
+FILES_MAX: Final = 32_768
+"""Enough descriptors for all partitions a topic can have."""
 
 StoreArgument = Annotated[
     Path, typer.Argument(metavar="STORE", help="The directory of the store.", show_default=False)
@@ -56,6 +60,14 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SyncOption = Annotated[
     Sync, typer.Option(help="When it reaches the device: at once, soon, or some time.")
 ]
+
+
+def allow_many_files() -> None:
+    """Use as many descriptors as we may: every partition takes some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager

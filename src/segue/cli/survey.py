@@ -18,6 +18,8 @@ from segue.log.wake import DIRECTORY as WAKE
 
 STORE_FILE: Final = "segue.toml"
 """What makes a directory a store."""
+TOPICS: Final = "topics"
+"""Where a store has its topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,13 @@ def find_logs(root: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]
 
 
 def is_store(path: Path) -> bool:
-    """Tell whether a directory is a store: one of queues, rings and locks."""
+    """Tell whether a directory is a store: one of queues, topics, rings and locks."""
     return (path / STORE_FILE).is_file()
+
+
+def partition_path(store: Path, topic: str, partition: int) -> Path:
+    """Return the log that holds one partition of a topic."""
+    return store / TOPICS / topic / f"partition_{partition}"
 
 
 def logs_at(path: Path) -> list[Path]:

@@ -47,8 +47,11 @@ def _facts_table(facts: Facts) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for column, value in facts.items:
-        table.add_row(_title(column), _cell(column, value))
+    titles = [_title(column) for column, _ in facts.items]
+    for title, (column, value) in zip(titles, facts.items, strict=True):
+        # With its unit where it takes that to tell two apart: keep seconds, keep bytes.
+        own = title if titles.count(title) == 1 else column.key.replace("_", " ")
+        table.add_row(own, _cell(column, value))
     return table
 
 

@@ -1,9 +1,5 @@
 """`segue tail`: the last records, and those that come."""
 
-import select
-import sys
-import time
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -16,14 +12,12 @@ from segue.cli.arguments import (
     OffsetsOption,
     SkipDamageOption,
 )
+from segue.cli.following import Limit, arriving
 from segue.cli.parsing import duration
 from segue.cli.payloads import payload_writer
-from segue.log import Log, Reader, Record
-from segue.log.reader import FETCH_ITEMS_MAX
+from segue.log import Log, Reader
 
 RECORDS_DEFAULT: Final = 10
-LOOK_SECONDS: Final = 0.5
-"""How often a silent tail looks whether anyone still reads its output."""
 
 
 def tail(
@@ -87,10 +81,16 @@ def tail(
         _open_reader(log, reader, count, skip_damage=skip_damage) as source,
         payload_writer(as_json=as_json, offsets=offsets, null=null) as writer,
     ):
-        for records in _arriving(source, limit=limit, timeout_seconds=timeout if follow else 0):
+        wanted = Limit(limit)
+        for records in arriving(
+            lambda count_max, pause: source.read(count_max, timeout=pause),
+            wanted,
+            timeout_seconds=timeout if follow else 0,
+        ):
             for record in records:
                 writer.write(record)
             writer.flush()
+            wanted.took(len(records))
             if reader is not None:
                 source.commit()
 
@@ -103,34 +103,3 @@ def _open_reader(log: Log, name: str | None, count: int | None, *, skip_damage: 
     start = max(log.first_offset, log.next_offset - wanted)
     # In a log open to read a reader is a place and no more: its name is written nowhere.
     return log.reader("tail", start, on_damage=on_damage)
-
-
-def _arriving(
-    reader: Reader, *, limit: int | None, timeout_seconds: float | None
-) -> Iterator[list[Record]]:
-    """Yield records as they come, until none comes for `timeout_seconds`.
-
-    Raises BrokenPipeError once nobody reads the output, also while there is nothing to print.
-    """
-    left = limit
-    last_came = time.monotonic()
-    while left is None or left > 0:
-        pause = LOOK_SECONDS
-        if timeout_seconds is not None:
-            pause = min(pause, max(0.0, last_came + timeout_seconds - time.monotonic()))
-        count_max = FETCH_ITEMS_MAX if left is None else min(left, FETCH_ITEMS_MAX)
-        records = reader.read(count_max, timeout=pause)
-        if records:
-            yield records
-            last_came = time.monotonic()
-            left = None if left is None else left - len(records)
-        elif pause == 0:
-            return
-        elif not _output_is_read():
-            raise BrokenPipeError
-
-
-def _output_is_read() -> bool:
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # No events asked for: only errors are told.
-    return not poll.poll(0)

@@ -9,7 +9,8 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.findings import check_log, findings_rows
 from segue.cli.output import Column, Kind, Rows, show
-from segue.cli.survey import logs_at
+from segue.cli.survey import is_store, logs_at
+from segue.cli.topic_findings import topic_findings
 from segue.log import Log
 
 _COLUMNS: Final = (
@@ -32,9 +33,9 @@ def verify(
 ) -> None:
     """Check every byte of logs and of their readers' positions. Changes nothing.
 
-    Of a store all logs are checked. The exit code is 0 if all of them are intact and 1 if anything
-    is damaged; 'segue repair' sets the damage aside. Records are counted intact, with those removed
-    on purpose among them.
+    Of a store all logs are checked, and what its topics have beside them. The exit code is 0 if all
+    is intact and 1 if anything is damaged; 'segue repair' sets damage of a log aside. Records are
+    counted intact, with those removed on purpose among them.
 
     \b
     Example:
@@ -63,6 +64,9 @@ def verify(
             for check in checks
         ],
     )
-    show(overview, findings_rows(checks, with_remedies=False), as_json=as_json)
-    if any(check.findings for check in checks):
+    findings = [finding for check in checks for finding in check.findings]
+    for store in filter(is_store, paths):
+        findings += topic_findings(store)
+    show(overview, findings_rows(findings, with_remedies=False), as_json=as_json)
+    if findings:
         raise typer.Exit(ExitCode.DAMAGE_FOUND)
