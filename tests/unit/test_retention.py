@@ -180,7 +180,7 @@ def test_a_negative_limit_is_refused(directory: Path, limit: str) -> None:
     with small_log(directory) as log:
         fill(log, 10)
         with pytest.raises(InvalidArgument):
-            log.cleanup(**{limit: -1})
+            log.cleanup(**{limit: -1})  # type: ignore[arg-type]
 
         assert len(log.segments()) == 3
 
@@ -369,3 +369,18 @@ def test_a_name_is_gone_for_good_before_the_next_one_goes(directory: Path) -> No
         "sync_directory log",
         "unlink log/000000001.q.deleted",
     ]
+
+
+def test_a_reader_at_the_end_of_a_sealed_segment_has_left_it(directory: Path) -> None:
+    """Its next record lies in the segment after it, whether there is one yet or not."""
+    with small_log(directory) as log:
+        log.append(b"a")
+        with log.reader("quick") as reader:
+            reader.read()
+            reader.commit()
+        log.roll()
+
+        assert log.cleanup(dry_run=True) == [0]
+        assert log.cleanup() == [0]
+        with log.reader("quick") as reader:
+            assert reader.position == 1

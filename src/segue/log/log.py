@@ -432,13 +432,14 @@ class Log:
         bytes_max: int | None = None,
         lag_max: int | None = None,
         stop: int | None = None,
+        dry_run: bool = False,
     ) -> list[SegmentId]:
         """Delete the segments every reader has left behind and return their ids.
 
         With no readers nothing goes. The limits, each optional, delete what readers still want:
         segments older than `age_max`, the oldest beyond `bytes_max`, and what only readers more
         than `lag_max` records behind hold back. Never the active segment, none that a reader of
-        any process has open, and none that ends after `stop`.
+        any process has open, and none that ends after `stop`. `dry_run` deletes nothing.
         """
         limits = RetentionLimits(
             age_us_max=microseconds_from(age_max, name="age_max"),
@@ -456,7 +457,7 @@ class Log:
                 next_offset=self.next_offset,
                 now_us=self._clock(),
             )
-            return self._delete(cleaner, ids)
+            return ids if dry_run else self._delete(cleaner, ids)
 
     def _delete(self, cleaner: Cleaner, ids: list[SegmentId]) -> list[SegmentId]:
         cleaner.clear_leftovers()

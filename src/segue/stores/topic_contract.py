@@ -493,10 +493,11 @@ class Topic(Protocol):
         keep_bytes: int | None = None,
         lag_max: int | None = None,
         partitions: Partitions = None,
+        dry_run: bool = False,
     ) -> CleanReport:
         """Delete the segments that may go, by the rules or by stricter limits given here.
 
-        Never a segment that takes records.
+        Never a segment that takes records. `dry_run` only tells which would go.
         """
 
     def compact(self, *, partitions: Partitions = None) -> CompactReport:

@@ -54,6 +54,9 @@ def clean(
     ] = None,
     partitions: PartitionsOption = None,
     roll: RollOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing; print what would go.")
+    ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -72,9 +75,10 @@ def clean(
     \b
     Examples:
       segue topic clean data orders
+      segue topic clean data orders --keep 1d --dry-run
       segue topic clean data orders --keep 1d --yes
     """
-    if (keep, keep_bytes, lag_max) != (None, None, None):
+    if (keep, keep_bytes, lag_max) != (None, None, None) and not dry_run:
         require_yes(yes, as_json=as_json)
         ask_first(f"Delete what readers of {name} may still want?", yes=yes)
     deleted: list[tuple[Value, ...]] = []
@@ -84,13 +88,14 @@ def clean(
         chosen = chosen_partitions(topic, partitions)
         with progress(f"cleaning {name}", len(chosen)) as advance:
             for partition in chosen:
-                if roll:
+                if roll and not dry_run:
                     topic.roll(partitions=[partition])
                 report = topic.clean(
                     keep_seconds=keep,
                     keep_bytes=keep_bytes,
                     lag_max=lag_max,
                     partitions=[partition],
+                    dry_run=dry_run,
                 )
                 freed_bytes += report.freed_bytes
                 deleted += [

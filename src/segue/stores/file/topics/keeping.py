@@ -27,9 +27,14 @@ class Cleaned(NamedTuple):
     freed_bytes: int
 
 
-def clean(core: TopicCore, rules: TopicRules, partitions: Collection[int]) -> CleanReport:
+def clean(
+    core: TopicCore, rules: TopicRules, partitions: Collection[int], *, dry_run: bool = False
+) -> CleanReport:
     """Delete what `rules` allow to go."""
-    cleaned = {partition: clean_partition(core, partition, rules) for partition in partitions}
+    cleaned = {
+        partition: clean_partition(core, partition, rules, dry_run=dry_run)
+        for partition in partitions
+    }
     return CleanReport(
         deleted={number: each.segments for number, each in cleaned.items() if each.segments},
         freed_bytes=sum(each.freed_bytes for each in cleaned.values()),
@@ -41,13 +46,19 @@ def clean(core: TopicCore, rules: TopicRules, partitions: Collection[int]) -> Cl
     )
 
 
-def clean_partition(core: TopicCore, partition: int, rules: TopicRules) -> Cleaned:
+def clean_partition(
+    core: TopicCore, partition: int, rules: TopicRules, *, dry_run: bool = False
+) -> Cleaned:
     """Delete what `rules` allow to go in one partition."""
     log = core.log(partition)
     stop = keep_origins(core, log)
     sizes = {segment.id: segment.size_bytes for segment in log.segments()}
     deleted = log.cleanup(
-        age_max=rules.keep_seconds, bytes_max=rules.keep_bytes, lag_max=rules.lag_max, stop=stop
+        age_max=rules.keep_seconds,
+        bytes_max=rules.keep_bytes,
+        lag_max=rules.lag_max,
+        stop=stop,
+        dry_run=dry_run,
     )
     return Cleaned(list(deleted), sum(sizes.get(id_, 0) for id_ in deleted))
 

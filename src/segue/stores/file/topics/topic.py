@@ -309,6 +309,7 @@ class FileTopic:
         keep_bytes: int | None = None,
         lag_max: int | None = None,
         partitions: Partitions = None,
+        dry_run: bool = False,
     ) -> CleanReport:
         """Delete the segments that may go, by the rules or by stricter limits given here."""
         rules = self.rules
@@ -318,7 +319,8 @@ class FileTopic:
             keep_bytes=_stricter(keep_bytes, rules.keep_bytes),
             lag_max=_stricter(lag_max, rules.lag_max),
         )
-        return keeping.clean(self._core, rules, self._core.chosen(partitions))
+        chosen = self._core.chosen(partitions)
+        return keeping.clean(self._core, rules, chosen, dry_run=dry_run)
 
     def compact(self, *, partitions: Partitions = None) -> CompactReport:
         """Remove every record that a later one with the same key has made needless."""
