@@ -5,19 +5,21 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from itertools import chain
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
+import pytest
+
 from segue import aio
 from segue.aio._handles import Handle, NamedHandle
 from segue.aio._threads import Threads
+from segue.aio._topics import TurnHandle
 from segue.log.options import SyncName
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
-from tests.contract.worlds import FileWorld
+from tests.contract.worlds import FileWorld, World
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ class Facade:
         self._it = it
 
     def __getattr__(self, name: str) -> object:
-        value: object = getattr(self._it, "aclose" if self._is_closing_loop(name) else name)
+        value: object = getattr(self._target(name), self._renamed(name))
         if not callable(value):
             return self._shown(value)
         method = cast("Callable[..., object]", value)
@@ -60,38 +62,35 @@ class Facade:
 
         return call
 
-    def _is_closing_loop(self, name: str) -> bool:
-        return name == "close" and isinstance(self._it, aio.Consumer)
+    def _target(self, name: str) -> object:
+        """Return whose attribute is meant: tests that kill a process look into the original."""
+        if name.startswith("_") and isinstance(self._it, TurnHandle):
+            original: object = self._it._it
+            return original
+        return self._it
+
+    def _renamed(self, name: str) -> str:
+        is_loop = isinstance(self._it, aio.Consumer | aio.Items)
+        return "aclose" if name == "close" and is_loop else name
 
     def _shown(self, value: object) -> object:
         if isinstance(value, Coroutine):
             return self._shown(self._loop.run(value))
         if isinstance(value, NamedHandle):
             return Facade(self._loop, self._loop.run(value._open()))
+        if isinstance(value, aio.Items):
+            return Facade(self._loop, self._loop.run(value._begin()))
         if isinstance(value, aio.Consumer | Handle):
             return Facade(self._loop, value)
-        if isinstance(value, AsyncIterator):
-            return self._items(value)
         if isinstance(value, list):
             return [self._shown(each) for each in value]
         return value
-
-    def _items(self, items: AsyncIterator[object]) -> Iterator[object]:
-        """Return all items. The first is asked for at once: bad arguments are told only then."""
-
-        async def following() -> object:
-            return await anext(items, None)
-
-        return chain(
-            [first] if (first := self._loop.run(following())) is not None else [],
-            iter(lambda: self._loop.run(following()), None),
-        )
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> object:
-        assert isinstance(self._it, aio.Consumer)
+        assert isinstance(self._it, aio.Consumer | aio.Items | aio.TopicReader)
         try:
             return self._shown(self._loop.run(self._it.__anext__()))
         except StopAsyncIteration:
@@ -146,3 +145,11 @@ class AioWorld(FileWorld):
             self._loop.run(store.close())
         self._loop.close()
         super().end()
+
+
+@pytest.fixture
+def world(scratch: Path) -> Iterator[World]:
+    """The world of the contract's tests, for a module that imports them."""
+    world = AioWorld(scratch / "data", sync="os")
+    yield world
+    world.end()

@@ -5,7 +5,11 @@
     _wait     one that may wait, and gives nothing away if its answer is lost
     _take     one that takes something for good, which must not be lost
     _grant    one that takes something that can be given back
+    _obtain   one that opens something, to be closed if nobody is there to have it
+    _iterate  one whose answer is read bit by bit
     _finally  one at the end of a block, made whatever comes
+
+Topics have two more (`_topics.py`).
 
 Nothing here knows one store from another.
 """
@@ -15,11 +19,11 @@ import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
+from segue.aio._items import FETCH_ITEMS_MAX, Items
 from segue.aio._threads import Threads
 from segue.aio._waiting import in_time, patiently
 from segue.delivery.message import DeadLetter
@@ -35,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FETCH_ITEMS: Final = 100
-"""How many items an iterator fetches at once."""
-
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -52,11 +53,15 @@ class Handle(ABC, Generic[S]):
     def _bare(self) -> S:
         """Return the thing itself. In a thread, where that may take its time."""
 
+    def _do(self, step: Callable[[S], T]) -> T:
+        """Make a step. In a thread."""
+        return step(self._bare())
+
     async def _call(self, step: Callable[[S], T]) -> T:
-        return await self._threads.call(lambda: step(self._bare()))
+        return await self._threads.call(lambda: self._do(step))
 
     async def _finally(self, step: Callable[[S], T]) -> T:
-        return await self._threads.call_whatever_comes(lambda: step(self._bare()))
+        return await self._threads.call_whatever_comes(lambda: self._do(step))
 
 
 class OpenHandle(Handle[S]):
@@ -93,6 +98,15 @@ class NamedHandle(Handle[S]):
     async def _open(self) -> Self:
         await self._call(lambda _: None)
         return self
+
+    async def _obtain(self, step: Callable[[S], T], undo: Callable[[T], None]) -> T:
+        self._threads.collect_debt()
+        return await self._threads.grant(lambda: self._do(step), undo)
+
+    def _iterate(
+        self, start: Callable[[S], Iterator[T]], *, fetch_max: int = FETCH_ITEMS_MAX
+    ) -> Items[T]:
+        return Items(self._threads, lambda: self._do(start), fetch_max=fetch_max)
 
     # Calls that may wait -------------------------------------------------------------------
 
@@ -168,12 +182,6 @@ class QueueHandle(NamedHandle[contract.Queue]):
         if jobs:
             with contextlib.suppress(SegueError):
                 await self._finally(lambda _: release_all(job._it for job in jobs))
-
-    async def _iterate(self, start: Callable[[contract.Queue], Iterator[T]]) -> AsyncIterator[T]:
-        items = await self._call(start)
-        while chunk := await self._call(lambda _: list(islice(items, FETCH_ITEMS))):
-            for item in chunk:
-                yield item
 
 
 class JobHandle(OpenHandle[BareJob]):

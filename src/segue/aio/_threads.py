@@ -61,8 +61,7 @@ class Threads:
 
     async def call_whatever_comes(self, step: Callable[[], T]) -> T:
         """Return what `step` returns; a cancelled task does it all the same, to tidy up."""
-        work = self._submit(step)
-        cancelled = await _end_of(work)
+        work, cancelled = await self._at_last(step)
         if cancelled is not None:
             raise cancelled
         return self._result(work)
@@ -81,11 +80,25 @@ class Threads:
 
     async def _undo(self, undo: Callable[[T], None], granted: T) -> None:
         try:
-            work = self._submit(lambda: undo(granted))
-            await _end_of(work)
+            work, _ = await self._at_last(lambda: undo(granted))
             work.result()
         except SegueError as error:  # Lost, or closed: then it ends when its time is over.
             logger.warning("not given back by a cancelled task reason=%s", error)
+
+    async def _at_last(
+        self, step: Callable[[], T]
+    ) -> tuple[Future[T], asyncio.CancelledError | None]:
+        """Return `step` when it has ended, with the cancellation that came meanwhile, if any.
+
+        Also if the store is closed: what `step` lets go of may outlive that.
+        """
+        try:
+            work = self._submit(step)
+        except StoreClosed:
+            with ThreadPoolExecutor(1, thread_name_prefix="segue-close") as closer:
+                work = closer.submit(step)
+                return work, await _end_of(work)
+        return work, await _end_of(work)
 
     async def take(
         self, step: Callable[[], T], is_nothing: Callable[[T], bool], *, is_wait: bool = False
@@ -148,9 +161,7 @@ class Threads:
         if self._closed:
             return
         self._closed = True
-        with ThreadPoolExecutor(1, thread_name_prefix="segue-close") as closer:
-            work = closer.submit(self._close, close_store)
-            cancelled = await _end_of(work)
+        work, cancelled = await self._at_last(lambda: self._close(close_store))
         work.result()
         if cancelled is not None:
             raise cancelled

@@ -38,6 +38,14 @@ def event_from(item: Event | Body) -> Event:
     raise InvalidArgument(f"an event is an Event, bytes or text, not {type(given).__name__}")
 
 
+def events_from(items: Iterable[Event | Body]) -> Iterator[Event]:
+    """Yield what `append_many` was given as events. Raises InvalidArgument."""
+    given: object = items
+    if isinstance(given, str | bytes | bytearray | memoryview | Event):
+        raise InvalidArgument("append_many takes several events; append takes one")
+    return map(event_from, items)
+
+
 def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:
     """Return an event as a record. Raises InvalidArgument."""
     value, timestamp = event.value, event.timestamp

@@ -34,7 +34,7 @@ from segue.stores.file.topics.appending import (
     Packed,
     append_batch,
     check_sizes,
-    event_from,
+    events_from,
     packed,
 )
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
@@ -89,8 +89,7 @@ class FileProducer:
         self._follow_growth()
         results: list[Appended | None] = []
         batches: dict[int, list[tuple[int, Packed]]] = {}
-        for place, item in enumerate(events):
-            event = event_from(item)
+        for place, event in enumerate(events_from(events)):
             key = key_bytes(event.key)
             record = packed(event, key, Origin(self._number, sequence + place))
             partition = self._partition(event, key, sequence + place)

@@ -31,7 +31,7 @@ from segue.stores.file.topics import bulk, keeping, marks
 from segue.stores.file.topics.appending import (
     append_each,
     append_one,
-    event_from,
+    events_from,
     packed,
 )
 from segue.stores.file.topics.core import TopicCore
@@ -128,8 +128,7 @@ class FileTopic:
         """Append all events, or none if one of them is bad; return where they went."""
         partitions = self._core.existing().partitions
         records = []
-        for item in events:
-            event = event_from(item)
+        for event in events_from(events):
             key = key_bytes(event.key)
             if event.partition is not None:
                 partition = self._core.check(event.partition)

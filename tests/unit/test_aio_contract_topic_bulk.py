@@ -1,0 +1,5 @@
+"""Sending and adopting segments keeps the contract through asyncio as it does without."""
+
+from tests.contract.conftest import clock, other, store  # noqa: F401 Fixtures, by their names.
+from tests.contract.test_topic_bulk import *  # noqa: F403 Its fixtures and all its tests.
+from tests.unit.aio_world import world  # noqa: F401
