@@ -25,6 +25,11 @@ class Claim:
         """Whether it is still ours; never in a forked child."""
         return self._fd >= 0
 
+    def write(self, data: bytes) -> None:
+        """Let others read `data` in the file."""
+        with storage_errors(f"writing {self._path}"):
+            self._disk.write_at(self._fd, data, 0)
+
     def release(self, *, remove: bool = False) -> None:
         """Let go, and remove the file if it is asked for. Letting go twice is allowed."""
         if self._fd < 0:

@@ -8,6 +8,7 @@ after a look at the state: that look is the fence.
 """
 
 import logging
+import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 STATE: Final = "state.json"
 LOCK: Final = "lock"
 MEMBERS: Final = "members"
+_DEADLINE = struct.Struct("<Q")
 CHANGES_WORD: Final = OWN + 1
 """A live word of partition 0 that changes with the state of any group of the topic."""
 
@@ -103,6 +105,9 @@ class GroupCore:
     def drop_dead(self, state: GroupState, gone: Collection[str]) -> list[str]:
         """Drop the dead from a state and return them."""
         place = self.topic.place
+        for name, member in list(state.members.items()):
+            if member.deadline_us <= place.ticks():
+                state.show_up(name, deadline_us=max(member.deadline_us, self._noted_by(name)))
         return state.drop_dead(
             boot=self._boot, now_us=place.ticks(), gone=gone, generation_min=place.clock()
         )
@@ -112,6 +117,23 @@ class GroupCore:
     def member_path(self, member: str) -> Path:
         """Return the file that is locked while a member's process lives."""
         return self.path / MEMBERS / member
+
+    def noted(self, deadline_us: int) -> bytes:
+        """Return what a member's file says: until when it is alive without another call."""
+        return _DEADLINE.pack(deadline_us)
+
+    def _noted_by(self, member: str) -> int:
+        path = self.member_path(member)
+        with storage_errors(f"reading {path}"):
+            try:
+                fd = self._disk.open_to_read(path)
+            except FileNotFoundError:
+                return 0
+            try:
+                data = self._disk.read_at(fd, _DEADLINE.size, 0)
+            finally:
+                self._disk.close(fd)
+        return int(_DEADLINE.unpack(data)[0]) if len(data) == _DEADLINE.size else 0
 
     def is_gone(self, member: str) -> bool:
         """Tell whether a member's process has ended."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from segue.stores.file.topics.group import GroupCore
 
 SHOWS_PER_TTL: Final = 3
-"""How often a member that is busy polling says so, before it would be taken for dead."""
+"""How often a member that is busy polling says so in the group's state."""
 LOOK_SECONDS: Final = 0.5
 """How often a member looks whether the next one has died."""
 TTL_US_MIN: Final = 100_000
@@ -91,11 +91,23 @@ class FileMember(Poller):
     def _deadline_us(self) -> int:
         now_us = self._core.place.ticks()
         self._show_due_us = now_us + self._ttl_us // SHOWS_PER_TTL
-        return now_us + self._ttl_us
+        self._dead_at_us = now_us + self._ttl_us
+        return self._dead_at_us
+
+    def _note_call(self) -> None:
+        """Write down where it costs next to nothing that we are alive, unless it is too late.
+
+        In the state it is written now and then; whoever finds us late there looks here.
+        """
+        now_us = self._core.place.ticks()
+        if now_us < self._dead_at_us:
+            self._dead_at_us = now_us + self._ttl_us
+            self._claim.write(self._group.noted(self._dead_at_us))
 
     def _prepare(self) -> None:
         """Give up what others should have, take what we should have and nobody has."""
         self._require_open()
+        self._note_call()
         changes = self._group.changes
         partitions = len(self._core.numbers())
         if changes == self._changes and partitions == self._partitions and not self._is_due():
@@ -241,6 +253,7 @@ class FileMember(Poller):
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Save `offsets`, or the position in all our partitions, for whoever reads on."""
         self._require_open()
+        self._note_call()
         places = self._feed.position if offsets is None else dict(offsets)
         with self._group.turn(gone=()) as state:
             ours = {

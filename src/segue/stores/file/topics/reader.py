@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from segue.delivery.topic_record import TopicRecord
-from segue.errors import SegueError, StoreClosed
+from segue.errors import InvalidArgument, SegueError, StoreClosed
 from segue.log.layout import Offset
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import TopicCore
@@ -85,14 +85,14 @@ class FileTopicReader(Poller):
 
     def seek(self, start: ReaderStart) -> None:
         """Go to another place; `commit` makes it the saved one."""
-        self._require_open()
+        self._prepare()
         if start == "resume":
             places = self._registered(start)
         elif isinstance(start, Mapping):
             check_start(self._core, start, self._partitions)
-            places = resolved(
-                self._core, start, [each for each in self._partitions if each in start]
-            )
+            if not start.keys() <= set(self._partitions):
+                raise InvalidArgument(f"reader {self.name} reads {self._partitions} only: {start}")
+            places = resolved(self._core, start, start.keys())
         else:
             places = resolved(self._core, start, self._partitions)
         self._moves += 1
