@@ -12,6 +12,7 @@ from segue.delivery.topic_record import (
     without_origin,
 )
 from segue.errors import InvalidArgument
+from segue.log.disk import storage_errors
 from segue.log.sealed import SealedSegment, read_sealed
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
@@ -33,7 +34,8 @@ def adopt(core: TopicCore, path: Path, *, partition: int, key: str) -> Adoption:
     with read_sealed(path, disk) as sealed:
         if not sealed.count:
             raise InvalidArgument(f"{path} holds no records to adopt")
-        disk.make_directory(core.path / PRODUCERS)  # From here on there are origins to keep.
+        with storage_errors(f"adopting {path}"):
+            disk.make_directory(core.path / PRODUCERS)  # From here on there are origins to keep.
         log = core.log(partition)
         with current_origins(log, disk) as origins:
             before = origins.adopted.get(digest.hex())

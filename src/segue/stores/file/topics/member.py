@@ -5,6 +5,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -286,12 +287,11 @@ class FileMember(Poller):
         if self._closed or not self._claim.is_held:
             return
         self._closed = True
-        try:
+        with ExitStack() as closing:
+            closing.callback(self._feed.close)
+            closing.callback(self._claim.release, remove=True)
             with self._group.turn(gone=()) as state:
                 state.leave(self._id)
-        finally:
-            self._claim.release(remove=True)
-            self._feed.close()
 
     def __enter__(self) -> Self:
         return self
