@@ -1,0 +1,100 @@
+"""What the tests of topics share."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, cast
+
+import pyarrow as pa
+
+from segue import Lag, Member, Producer, Store, Topic, TopicRecord, TopicRules
+from tests.contract.worlds import World
+
+SMALL_SEGMENT_BYTES: Final = 12_288
+"""A page each of header, slots and payloads."""
+SMALL: Final = TopicRules(segment_bytes=SMALL_SEGMENT_BYTES)
+USUAL: Final = TopicRules(segment_bytes=1 << 18)
+"""Large enough for every test that does not want to fill a segment, and quick to verify."""
+PATIENCE_SECONDS: Final = 30.0
+
+Row = tuple[int, int, bytes | None, bytes | None, dict[str, str], int]
+
+
+class _Claim(Protocol):
+    def abandon(self) -> None: ...
+
+
+class _Claiming(Protocol):
+    _claim: _Claim
+
+
+def fill(topic: Topic, count: int, *, partition: int = 0, first: int = 0) -> list[bytes]:
+    """Append `count` records that tell each other apart; return their values."""
+    values = [b"%d/%d" % (partition, number) for number in range(first, first + count)]
+    for value in values:
+        topic.append(value, partition=partition)
+    return values
+
+
+def fill_segments(topic: Topic, *counts: int, partition: int = 0) -> list[bytes]:
+    """Append so many records to a segment each, all of them sealed; return their values."""
+    values: list[bytes] = []
+    for count in counts:
+        values += fill(topic, count, partition=partition, first=len(values))
+        topic.roll(partitions=[partition])
+    return values
+
+
+def values(records: Iterable[TopicRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def places(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:
+    """Return partition and offset of each record."""
+    return [(record.partition, record.offset) for record in records]
+
+
+def rows(records: Iterable[TopicRecord]) -> list[Row]:
+    """Return all there is to know of records."""
+    return [
+        (each.partition, each.offset, each.key, each.value, dict(each.headers), each.timestamp_us)
+        for each in records
+    ]
+
+
+def table_rows(tables: Iterable[pa.Table]) -> list[Row]:
+    """Return the same of tables."""
+    found: list[Row] = []
+    for table in tables:
+        times = table["timestamp"].cast(pa.int64())
+        columns = [table[name] for name in ("partition", "offset", "key", "value", "headers")]
+        found += [
+            (partition, offset, key, value, dict(headers), time_us)
+            for partition, offset, key, value, headers, time_us in zip(
+                *[column.to_pylist() for column in (*columns, times)], strict=True
+            )
+        ]
+    return found
+
+
+def segments_of(topic: Topic) -> list[int]:
+    """Return how many segments each partition has."""
+    return [each.segments for each in topic.info().partitions]
+
+
+def first_offsets(topic: Topic) -> list[int]:
+    return [each.first_offset for each in topic.info().partitions]
+
+
+def next_offsets(topic: Topic) -> list[int]:
+    return [each.next_offset for each in topic.info().partitions]
+
+
+def committed(lags: Sequence[Lag]) -> dict[int, int]:
+    """Return where a reader or group stands, by partition."""
+    return {lag.partition: lag.committed for lag in lags}
+
+
+def kill(world: World, store: Store, *users: Member | Producer) -> None:
+    """Drop a handle and what was opened from it as kill -9 does: the system closes its files."""
+    world.crash(store)
+    for user in users:
+        cast("_Claiming", user)._claim.abandon()
