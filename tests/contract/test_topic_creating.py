@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
@@ -373,6 +374,49 @@ def test_what_was_deleted_is_not_counted(store: Store, clock: ManualClock) -> No
     assert first_offsets(topic) == [3]
     assert info.count == 2
     assert info.partitions[0].oldest == EPOCH + timedelta(microseconds=clock())
+
+
+# What is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda store, _: store.topic(5), id="name of a topic"),
+        pytest.param(lambda store, _: store.topic("new", rules={"a": 1}), id="rules"),
+        pytest.param(lambda _, topic: topic.configure({"keep_bytes": 1}), id="configure"),
+        pytest.param(lambda _, topic: topic.configure(None), id="configure with nothing"),
+        pytest.param(lambda _, topic: topic.grow("3"), id="grow"),
+        pytest.param(lambda _, topic: topic.grow(None), id="grow to nothing"),
+        pytest.param(lambda _, topic: topic.append_many(b"abc"), id="append_many of one"),
+        pytest.param(lambda _, topic: topic.append_many("abc"), id="append_many of a text"),
+        pytest.param(lambda _, topic: topic.records(partitions=1), id="partitions"),
+        pytest.param(lambda _, topic: topic.records(partitions="0"), id="partitions as text"),
+        pytest.param(lambda _, topic: topic.clean(keep_bytes="x"), id="a limit"),
+        pytest.param(lambda _, topic: topic.reader(5), id="name of a reader"),
+        pytest.param(lambda _, topic: topic.reader("r").poll(None), id="poll"),
+        pytest.param(lambda _, topic: topic.reader("r").commit({0: 1.0}), id="commit"),
+        pytest.param(lambda _, topic: topic.reader("r").commit({9: 0}), id="commit elsewhere"),
+        pytest.param(lambda _, topic: topic.group(5), id="name of a group"),
+        pytest.param(lambda _, topic: topic.group("g").join(ttl=None), id="ttl"),
+        pytest.param(lambda _, topic: topic.group("g").join(owner=5), id="owner"),
+        pytest.param(lambda _, topic: topic.group("g").join().seek({0: "x"}), id="seek"),
+        pytest.param(lambda _, topic: topic.producer(5), id="name of a producer"),
+        pytest.param(lambda _, topic: topic.producer("p").last_sequence(9), id="last_sequence"),
+        pytest.param(lambda _, topic: topic.send_segment("0", 0, io.BytesIO()), id="send from"),
+        pytest.param(lambda _, topic: topic.send_segment(0, "0", io.BytesIO()), id="send"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused(
+    store: Store, call: Callable[[Store, Topic], object]
+) -> None:
+    """By InvalidArgument, before anything is written."""
+    topic = store.topic("orders", partitions=2, rules=replace(USUAL, keep_bytes=1 << 30))
+    with pytest.raises(InvalidArgument):
+        call(store, topic)
+
+    assert store.topics() == ["orders"]
+    assert (topic.partitions, topic.info().version, topic.info().count) == (2, 1, 0)
 
 
 # Closing -----------------------------------------------------------------------------------

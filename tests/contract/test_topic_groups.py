@@ -393,6 +393,17 @@ def test_the_next_poll_of_who_expired_joins_the_group_anew(
     assert min(member.assignment.values()) > max(before.values())
 
 
+def test_the_dead_are_not_shown(group: Group, clock: ManualClock) -> None:
+    """Nobody is left to be taken for dead whose time is over."""
+    silent, member = join(group), join(group)
+    clock.advance(seconds=TTL_SECONDS / 2)
+    member.show_up()
+    clock.advance(seconds=TTL_SECONDS / 2)
+
+    assert [info.seconds_left for info in group.info().members] == [TTL_SECONDS / 2]
+    silent.close()
+
+
 def test_nobody_dies_who_shows_up(group: Group, there: Group, clock: ManualClock) -> None:
     """By polling, by committing or by saying so."""
     members = [join(group), join(there), join(group)]

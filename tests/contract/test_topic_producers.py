@@ -166,6 +166,15 @@ def test_many_without_a_number_go_on_from_the_last(producer: Producer) -> None:
     assert producer.last_sequence() == 2
 
 
+def test_nothing_uses_no_number(producer: Producer) -> None:
+    """The highest number is that of a record."""
+    producer.append(b"a")
+    before = producer.last_sequence()
+    producer.append_many([], first_sequence=50)
+
+    assert producer.last_sequence() == before == 0
+
+
 @pytest.mark.parametrize("sequence", [-1, 1 << 63, "1", 1.5, True])
 def test_a_number_that_makes_no_sense_is_refused(
     producer: Producer, topic: Topic, sequence: int

@@ -6,6 +6,8 @@ from typing import Final, Protocol, cast
 import pyarrow as pa
 
 from segue import Lag, Member, Producer, Store, Topic, TopicRecord, TopicRules
+from segue.log.log import _open_logs
+from segue.stores.file.store import FileStore
 from tests.contract.worlds import World
 
 SMALL_SEGMENT_BYTES: Final = 12_288
@@ -22,8 +24,13 @@ class _Claim(Protocol):
     def abandon(self) -> None: ...
 
 
+class _Feed(Protocol):
+    def close(self) -> None: ...
+
+
 class _Claiming(Protocol):
     _claim: _Claim
+    _feed: _Feed
 
 
 def fill(topic: Topic, count: int, *, partition: int = 0, first: int = 0) -> list[bytes]:
@@ -95,6 +102,13 @@ def committed(lags: Sequence[Lag]) -> dict[int, int]:
 
 def kill(world: World, store: Store, *users: Member | Producer) -> None:
     """Drop a handle and what was opened from it as kill -9 does: the system closes its files."""
+    disk = store.place.disk if isinstance(store, FileStore) else None
+    logs = [log for log in _open_logs if log._disk is disk]
     world.crash(store)
+    for log in logs:
+        log._horizon.close()
     for user in users:
-        cast("_Claiming", user)._claim.abandon()
+        claiming = cast("_Claiming", user)
+        claiming._claim.abandon()
+        if hasattr(claiming, "_feed"):
+            claiming._feed.close()

@@ -56,9 +56,9 @@ def places(records: list[TopicRecord]) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def topic_at(root: Path) -> Iterator[Topic]:
+def topic_at(root: Path, partitions: int = PARTITIONS) -> Iterator[Topic]:
     """Have a topic with some records."""
-    store, topic = open_topic(root)
+    store, topic = open_topic(root, partitions)
     with store:
         fill(topic)
         yield topic
@@ -208,6 +208,31 @@ def test_a_member_stopped_twice_comes_back_twice(scratch: Path, forks: ForkServe
             reply = ask(child, "commit")
             assert reply == [LOST, *map(str, sorted(ALL))]
             fill(topic)
+
+
+def test_a_killed_member_is_seen_though_the_one_next_to_it_is_busy(
+    scratch: Path, forks: ForkServer
+) -> None:
+    """Who takes long between two polls does not keep the others from what a dead one had."""
+    with (
+        topic_at(scratch, partitions=6) as topic,
+        topic.group(GROUP).join(ttl=LONG_SECONDS) as member,
+        forks.start(be_member, scratch, LONG_SECONDS) as busy,
+    ):
+        started(busy)
+        with forks.start(be_member, scratch, LONG_SECONDS) as doomed:
+            started(doomed)
+            for child in (busy, doomed):
+                child.tell("join 2")
+            poll_until(member, lambda: len(member.assignment) == 2)
+            for child in (busy, doomed):
+                child.read(WAIT_SECONDS)
+            os.kill(busy.pid, signal.SIGSTOP)
+            doomed.kill()
+            doomed.join()
+        poll_until(member, lambda: len(member.assignment) == 3)
+
+        assert len(topic.group(GROUP).info().members) == 2
 
 
 def test_when_all_members_are_killed_the_next_one_has_everything(

@@ -10,9 +10,11 @@ import logging
 import math
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,7 @@ import pytest
 from segue import Log, Topic
 from tests.crash.channel import Report
 from tests.crash.processes import KILLED, Child, ForkServer
-from tests.crash.replay import TORTURE, naming_seed, new_seed
+from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 from tests.crash.topic_flow import (
     DONE,
     GROUP,
@@ -38,9 +40,11 @@ logger = logging.getLogger(__name__)
 
 PRODUCERS: Final = tuple(f"producer{number}" for number in range(4))
 CONSUMERS: Final = tuple(f"consumer{number}" for number in range(4))
-RECORDS: Final = 2_000_000 if TORTURE else 100_000
-SYNCED_RECORDS: Final = 500_000 if TORTURE else 20_000
-STOPPED_RECORDS: Final = 200_000 if TORTURE else 12_000
+RECORDS: Final = 100_000
+SYNCED_RECORDS: Final = 20_000
+STOPPED_RECORDS: Final = 12_000
+ROUNDS: Final = 30 if TORTURE else 1
+"""How often each flows, each time into another topic."""
 RECORDS_PER_KILL: Final = 1_000
 AGAIN: Final = 0.3
 """How often the one who was just started is killed again, while it opens what it needs."""
@@ -58,7 +62,8 @@ class Run:
         self._forks = forks
         self._chance = random.Random(f"{flow.seed} {flow.sync}")
         self._starts = 0
-        self.kills = 0
+        self.blows = 0
+        """How often somebody was killed or stopped."""
         self.children: dict[str, Child] = {}
         self._stopped: dict[str, float] = {}
         """Until when."""
@@ -111,6 +116,7 @@ class Run:
         """Stop one for long enough to be taken for dead, or not."""
         name = self._chance.choice(list(self.children))
         os.kill(self.children[name].pid, signal.SIGSTOP)
+        self.blows += 1
         seconds = self._chance.uniform(0, 2 * self._flow.ttl_seconds)
         self._stopped[name] = time.monotonic() + seconds
 
@@ -136,7 +142,7 @@ class Run:
         with child:
             child.kill()
             code = child.join()
-            self.kills += code == KILLED
+            self.blows += code == KILLED
             assert code in {0, KILLED}, told_by(name, child.read_rest())
 
     def _note_ends(self) -> None:
@@ -174,10 +180,10 @@ def run(flow: Flow, forks: ForkServer) -> None:
         sink = Sink(flow.sink)
         with contextlib.closing(sink):
             rows, claims = sink.rows(), sink.claims()
-        logger.info("flowed records=%d kills=%d claims=%d", len(rows), running.kills, claims)
+        logger.info("flowed records=%d blows=%d claims=%d", len(rows), running.blows, claims)
         check_complete(flow, list(PRODUCERS), rows)
         check_topic(topic, flow, rows)
-        assert running.kills >= flow.per_producer * len(PRODUCERS) // RECORDS_PER_KILL // 2
+        assert running.blows >= flow.per_producer * len(PRODUCERS) // RECORDS_PER_KILL
         assert claims > flow.partitions
     check_logs(flow.root)
 
@@ -213,17 +219,24 @@ def check_logs(root: Path) -> None:
             assert [audit for audit in log.verify() if not audit.is_intact] == []
 
 
+def run_each(flow: Flow, forks: ForkServer) -> None:
+    """Run as often as is due, each time from scratch."""
+    for round_ in range(ROUNDS):
+        root = flow.root / str(round_)
+        root.mkdir()
+        with naming_seed(flow.seed), naming(f"round {round_}"):
+            run(replace(flow, root=root, seed=flow.seed + round_), forks)
+        shutil.rmtree(root)
+
+
 @pytest.mark.timeout(0 if TORTURE else 300)
 def test_whoever_is_killed_every_record_is_appended_and_consumed_exactly_once(
     scratch: Path, forks: ForkServer
 ) -> None:
     """0 missing, 0 duplicate, order per key, offsets dense, and nothing gets stuck."""
-    seed = new_seed()
-    flow = Flow(
-        root=scratch, sync="os", seed=seed, per_producer=RECORDS // len(PRODUCERS), batch=100
-    )
-    with naming_seed(seed):
-        run(flow, forks)
+    per_producer = RECORDS // len(PRODUCERS)
+    flow = Flow(root=scratch, sync="os", seed=new_seed(), per_producer=per_producer, batch=100)
+    run_each(flow, forks)
 
 
 @pytest.mark.timeout(0 if TORTURE else 300)
@@ -231,17 +244,15 @@ def test_so_it_is_where_all_is_synced_and_what_was_consumed_is_deleted_on_the_wa
     scratch: Path, forks: ForkServer
 ) -> None:
     """Retention takes nothing that a member, living or killed, still has to read."""
-    seed = new_seed()
     flow = Flow(
         root=scratch,
         sync="always",
-        seed=seed,
+        seed=new_seed(),
         per_producer=SYNCED_RECORDS // len(PRODUCERS),
         batch=30,
         clean=True,
     )
-    with naming_seed(seed):
-        run(flow, forks)
+    run_each(flow, forks)
 
 
 @pytest.mark.timeout(0 if TORTURE else 300)
@@ -249,15 +260,13 @@ def test_so_it_is_where_some_are_stopped_and_come_back_when_others_have_their_pa
     scratch: Path, forks: ForkServer
 ) -> None:
     """Neither the group nor, by its tokens, the sink takes anything from who was taken for dead."""
-    seed = new_seed()
     flow = Flow(
         root=scratch,
         sync="os",
-        seed=seed,
+        seed=new_seed(),
         per_producer=STOPPED_RECORDS // len(PRODUCERS),
         batch=20,
         ttl_seconds=0.4,
         stops=0.6,
     )
-    with naming_seed(seed):
-        run(flow, forks)
+    run_each(flow, forks)

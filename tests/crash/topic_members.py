@@ -27,10 +27,10 @@ WAIT_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
 
 
-def open_topic(root: Path) -> tuple[segue.Store, Topic]:
-    """Return the store and its topic."""
+def open_topic(root: Path, partitions: int | None = None) -> tuple[segue.Store, Topic]:
+    """Return the store and its topic, which is made if it is said with how many partitions."""
     store = segue.open(root, sync="os")
-    return store, store.topic(TOPIC, partitions=PARTITIONS)
+    return store, store.topic(TOPIC, partitions=partitions)
 
 
 def be_member(channel: Channel, root: Path, ttl: float, *, commits: bool = False) -> None:

@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from segue import Group, Member, Store, Topic, TopicRules
 from segue.errors import GroupBusy, PartitionLost
 from segue.stores.file.topics import member as member_module
 from tests.contract.topic_support import kill
 from tests.contract.worlds import FileWorld
+from tests.property.topic_model import SETTLING_ROUNDS
 
 HANDLES = st.integers(min_value=0, max_value=1)
 NUMBERS = st.integers(min_value=0, max_value=255)
@@ -71,6 +78,14 @@ class GroupStoreMachine(RuleBasedStateMachine):
 
     def now_us(self) -> int:
         return self.clock.ticks()
+
+    @initialize(handles=st.lists(HANDLES, max_size=3), numbers=st.lists(NUMBERS, max_size=20))
+    def begin(self, handles: list[int], numbers: list[int]) -> None:
+        """Have something to read, and somebody who does."""
+        if numbers:
+            self.append(0, numbers)
+        for handle in handles:
+            self.join(handle)
 
     # Records and time ----------------------------------------------------------------------
 
@@ -236,8 +251,8 @@ class GroupStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.fellows)
     @rule(order=st.permutations(range(MEMBERS_MAX)))
     def everybody_settles(self, order: list[int]) -> None:
-        """If all poll twice, every partition is somebody's, and all is fair."""
-        for _ in range(3):  # Once more for those who have to come back first.
+        """If all have polled, every partition is somebody's, and all is fair."""
+        for _ in range(SETTLING_ROUNDS + 1):  # Once more for those who have to come back first.
             for place in order:
                 if place < len(self.fellows):
                     self.poll(self.fellows[place], 1)

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 from zlib import crc32
 
 from segue import TopicRecord
+
+SETTLING_ROUNDS: Final = 3
+"""After how many polls of everybody every partition of a group is somebody's."""
 
 
 @dataclass(frozen=True, kw_only=True)

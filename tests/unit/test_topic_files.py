@@ -223,7 +223,6 @@ def test_closing_lets_go_of_every_file(scratch: Path, exclusive: bool) -> None:
         gc.collect()
 
 
-@pytest.mark.xfail(reason="the file that a reader's cursor has open is closed by nobody")
 def test_closing_lets_go_of_what_readers_have_open(scratch: Path) -> None:
     """As it does of members and producers."""
     with no_descriptor_left_open(), opened(scratch) as store:

@@ -159,7 +159,7 @@ class Log:
     def _check_limits(self, ids: list[SegmentId]) -> None:
         """Refuse limits that do not fit those the log has, before anything is touched."""
         for id_ in reversed(ids):
-            with contextlib.suppress(Damage):
+            with contextlib.suppress(Damage, FileNotFoundError):  # Or just deleted by somebody.
                 header, _ = read_page(self.path, id_, self._disk)
                 self._options.new_header(id_, header.first_offset, header)
                 return

@@ -80,7 +80,7 @@ def _passed_by(
 
 
 def _is_behind(segment: SegmentFacts, reader: SavedPosition) -> bool:
-    """Tell whether a reader has left a segment, by its number; or by its end, if it is in it."""
+    """Tell whether a reader has left a segment: it is in a later one, or at its very end."""
     if segment.id == reader.segment:
-        return segment.end_offset <= reader.offset
+        return segment.end_offset == reader.offset
     return segment.id < reader.segment

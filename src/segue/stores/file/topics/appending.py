@@ -85,6 +85,9 @@ def append_each(core: TopicCore, records: Iterable[tuple[int, Packed]]) -> list[
         batch.append(record)
     for partition, batch in by_partition.items():
         check_sizes(core.log(partition), batch)
+    if len(by_partition) > 1:
+        for partition, batch in by_partition.items():
+            reserve(core.log(partition), batch)
     offsets = {
         partition: iter(append_batch(core, partition, batch))
         for partition, batch in by_partition.items()
@@ -109,6 +112,12 @@ def check_sizes(log: Log, batch: list[Packed]) -> None:
     largest, most = max(len(payload) for payload, _ in batch), log.writer.new_segment_bytes_max
     if largest > most:
         raise RecordTooLarge(size_bytes=largest, size_bytes_max=most)
+
+
+def reserve(log: Log, batch: list[Packed]) -> None:
+    """Have space for a batch: a full disk is to be found before anything is written anywhere."""
+    part = next(_parts(log, batch))
+    log.writer.reserve(len(part), sum(len(payload) for payload, _ in part))
 
 
 def _parts(log: Log, batch: list[Packed]) -> Iterator[list[Packed]]:

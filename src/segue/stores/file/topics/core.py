@@ -141,6 +141,8 @@ class TopicCore:
         """Have the topic be there, as asked for. Raises InvalidArgument."""
         if partitions is not None:
             check_partitions(partitions)
+        if rules is not None:
+            check_rules(rules)
         before = self._manifest_or_none(partitions)
         manifest = before or self.create(partitions or PARTITIONS_DEFAULT, rules)
         if partitions is not None and manifest.partitions != partitions:
@@ -324,6 +326,13 @@ class TopicCore:
         with ExitStack() as closing:
             for partition in sorted(logs):
                 closing.callback(logs[partition].close)
+
+
+def check_rules(rules: TopicRules) -> None:
+    """Raise InvalidArgument for what is no rules."""
+    given: object = rules
+    if not isinstance(given, TopicRules):
+        raise InvalidArgument(f"rules must be TopicRules: {rules!r}")
 
 
 def _segment_limits(rules: TopicRules) -> tuple[int | None, float | None]:

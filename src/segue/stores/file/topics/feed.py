@@ -1,7 +1,9 @@
 """Reading several partitions at once: by turns, merged by time, or as columns."""
 
 import heapq
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -47,6 +49,9 @@ class Feed:
         self._ahead_items = ahead_items
         self._cursors: dict[int, Cursor] = {}
         self._turn = 0
+        self._lock = threading.Lock()
+        """Keeps whoever closes the store from closing what is being read."""
+        core.users.add(self)
         for partition, offset in offsets.items():
             self.add(partition, offset)
 
@@ -79,7 +84,11 @@ class Feed:
 
         What cannot be read is told once all before it has been returned.
         """
-        budget = Budget(max_records, max_bytes)
+        self._core.require_open()
+        with self._lock:
+            return self._fetched(Budget(max_records, max_bytes))
+
+    def _fetched(self, budget: "Budget") -> list[TopicRecord]:
         records: list[TopicRecord] = []
         for partition in self._in_turn():
             try:
@@ -123,12 +132,17 @@ class Feed:
 
     def merged(self, stops: Mapping[int, Offset]) -> Iterator[TopicRecord]:
         """Yield what lies before `stops`, ordered by timestamp as far as the partitions are."""
+        self._core.require_open()
         return _merge(self._one(partition, stops[partition]) for partition in sorted(self._cursors))
 
     def _one(self, partition: int, stop: Offset) -> Iterator[TopicRecord]:
         cursor = self._cursors[partition]
         try:
-            while records := cursor.fetch(FETCH_RECORDS, stop):
+            while True:
+                with self._lock:
+                    records = cursor.fetch(FETCH_RECORDS, stop)
+                if not records:
+                    return
                 for record in records:
                     yield unpack_record(partition, record)
         except SegueError as error:
@@ -162,17 +176,19 @@ class Feed:
         from segue.log.columns import columns_in
         from segue.stores.file.topics.columns import rows_within, table_of
 
+        self._core.require_open()
         cursor = self._cursors[partition]
         log = self._core.log(partition)
         while not budget.is_spent:
             latest = log.next_offset if stop is None else min(stop, log.next_offset)
             if cursor.offset >= latest:
                 return
-            span = cursor.span(Offset(min(latest, cursor.offset + budget.records_left)))
-            assert span is not None, "a cursor that raises skips nothing"
-            view, index, last = span
-            columns = columns_in(view, index, last)
-            after = Offset(view.first_offset + last)
+            with self._lock:
+                span = cursor.span(Offset(min(latest, cursor.offset + budget.records_left)))
+                assert span is not None, "a cursor that raises skips nothing"
+                view, index, last = span
+                columns = columns_in(view, index, last)
+                after = Offset(view.first_offset + last)
             rows, size_bytes = rows_within(columns, budget.bytes_left, at_least_one=budget.is_whole)
             budget.spend(rows, size_bytes)
             if rows < len(columns):
@@ -188,15 +204,21 @@ class Feed:
         try:
             return any(
                 cursor.offset < self._core.log(partition).next_offset
-                for partition, cursor in self._cursors.items()
+                for partition, cursor in list(self._cursors.items())
             )
         except (LogClosed, StoreClosed):
             return True
 
     def close(self) -> None:
         """Let go of every partition."""
-        for partition in list(self._cursors):
-            self.drop(partition)
+        with self._lock:
+            for partition in list(self._cursors):
+                self.drop(partition)
+
+    def __del__(self) -> None:
+        # Whoever drops a reader without closing it must not run out of descriptors.
+        with suppress(Exception):
+            self.close()
 
 
 class Budget:
@@ -256,8 +278,12 @@ def limited(
         yield record
 
 
-def check_limits(max_records: int | None, max_bytes: int | None) -> None:
+def check_limits(
+    max_records: int | None, max_bytes: int | None, *, may_be_all: bool = True
+) -> None:
     """Raise InvalidArgument for limits nothing can keep to."""
+    if max_records is None and not may_be_all:
+        raise InvalidArgument("max_records must be a positive whole number")
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if value is not None and (type(value) is not int or value < 1):
             raise InvalidArgument(f"{name} must be a positive whole number: {value!r}")

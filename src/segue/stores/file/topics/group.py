@@ -196,6 +196,7 @@ class FileGroup:
     def info(self) -> GroupInfo:
         """Return who is in the group, and how far it is behind."""
         state = self._core.look()
+        self._core.drop_dead(state, [name for name in state.members if self._core.is_gone(name)])
         now_us = self._topic.place.ticks()
         return GroupInfo(
             name=self.name,
@@ -208,7 +209,6 @@ class FileGroup:
                     seconds_left=(member.deadline_us - now_us) / 1_000_000,
                 )
                 for name, member in state.members.items()
-                if not self._core.is_gone(name)
             ],
             lag=self.lag(),
         )

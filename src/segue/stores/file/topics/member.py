@@ -5,12 +5,18 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from segue.delivery.group import GroupState
-from segue.errors import CorruptPosition, InvalidArgument, PartitionLost, StoreClosed
+from segue.errors import (
+    CorruptPosition,
+    InvalidArgument,
+    PartitionLost,
+    SegueError,
+    StoreClosed,
+)
 from segue.log.layout import Offset
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
@@ -54,6 +60,8 @@ class FileMember(Poller):
         if ttl_us is None:
             raise InvalidArgument("ttl must be seconds or a timedelta")
         self._ttl_us = ttl_us
+        if owner is not None and not isinstance(owner, str):
+            raise InvalidArgument(f"owner must be text: {owner!r}")
         self._owner = (owner or f"{socket.gethostname()}:{os.getpid()}")[:OWNER_CHARACTERS_MAX]
         self._on_assign = on_assign
         self._on_revoke = on_revoke
@@ -66,7 +74,7 @@ class FileMember(Poller):
         self._changes = -1
         self._look_at = 0.0
         self._closed = False
-        self._claim: Claim
+        self._claim: Claim | None = None
         self._join()
         group.topic.users.add(self)
 
@@ -75,19 +83,28 @@ class FileMember(Poller):
     def _join(self) -> None:
         """Become a member, and take what is free."""
         self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
-        held = claim(self._group.member_path(self._id), self._core.place.disk)
-        assert held is not None, "nobody else has a random name"
-        self._claim = held
+        self._group.register(self._start)
         try:
-            self._group.register(self._start)
             with self._group.turn() as state:
-                state.join(self._id, owner=self._owner, deadline_us=self._deadline_us())
                 self._group.sweep(state)
+                # In the turn: whoever else sweeps must not find it before it is locked.
+                self._claim = claim(self._group.member_path(self._id), self._core.place.disk)
+                assert self._claim is not None, "nobody else has a random name"
+                state.join(self._id, owner=self._owner, deadline_us=self._deadline_us())
                 self._take(state)
+            self._read_what_is_ours()
         except BaseException:
-            self._claim.release(remove=True)
+            with suppress(SegueError):
+                self._leave()
             raise
-        self._read_what_is_ours()
+
+    def _leave(self) -> None:
+        """Let the others have what is ours, and see that we are gone."""
+        with ExitStack() as leaving:
+            if self._claim is not None:
+                leaving.callback(self._claim.release, remove=True)
+            with self._group.turn(gone=()) as state:
+                state.leave(self._id)
 
     def _deadline_us(self) -> int:
         now_us = self._core.place.ticks()
@@ -101,7 +118,7 @@ class FileMember(Poller):
         In the state it is written now and then; whoever finds us late there looks here.
         """
         now_us = self._core.place.ticks()
-        if now_us < self._dead_at_us:
+        if now_us < self._dead_at_us and self._claim is not None and self._claim.is_held:
             self._dead_at_us = now_us + self._ttl_us
             self._claim.write(self._group.noted(self._dead_at_us))
 
@@ -207,7 +224,8 @@ class FileMember(Poller):
     def _rejoin(self) -> None:
         """Come back after we were taken for dead: what we had may be somebody else's by now."""
         lost = sorted(self._tokens)
-        self._claim.release(remove=True)
+        if self._claim is not None:
+            self._claim.release(remove=True)
         for partition in lost:
             self._stop_reading(partition)
         if lost and self._on_lost is not None:
@@ -284,14 +302,12 @@ class FileMember(Poller):
 
     def close(self) -> None:
         """Leave the group, so that the others take over at once. Does not commit."""
-        if self._closed or not self._claim.is_held:
+        if self._closed or self._claim is None or not self._claim.is_held:
             return
         self._closed = True
         with ExitStack() as closing:
             closing.callback(self._feed.close)
-            closing.callback(self._claim.release, remove=True)
-            with self._group.turn(gone=()) as state:
-                state.leave(self._id)
+            self._leave()
 
     def __enter__(self) -> Self:
         return self

@@ -41,7 +41,7 @@ class Poller:
         timeout: Duration | None = 0,
     ) -> list[TopicRecord]:
         """Return the next records, at least one if any comes within `timeout`."""
-        check_limits(max_records, max_bytes)
+        check_limits(max_records, max_bytes, may_be_all=False)
         for _ in self._tries(timeout):
             records = self._feed.fetch(max_records, max_bytes)
             if records:
@@ -56,7 +56,7 @@ class Poller:
         timeout: Duration | None = 0,
     ) -> "pa.Table":
         """Return the next records as an Arrow table."""
-        check_limits(max_records, max_bytes)
+        check_limits(max_records, max_bytes, may_be_all=False)
         for _ in self._tries(timeout):
             table = self._feed.fetch_table(max_records, max_bytes)
             if len(table):

@@ -36,6 +36,7 @@ from segue.stores.file.topics.appending import (
     check_sizes,
     events_from,
     packed,
+    reserve,
 )
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
@@ -98,6 +99,9 @@ class FileProducer:
                 batches.setdefault(partition, []).append((place, record))
         for partition, batch in batches.items():
             check_sizes(self._core.log(partition), [record for _, record in batch])
+        if len(batches) > 1:
+            for partition, batch in batches.items():
+                reserve(self._core.log(partition), [record for _, record in batch])
         highest, self._highest = self._highest, None
         for partition, batch in batches.items():
             # Not known until it is: an interrupted append is looked up before the next.
@@ -107,7 +111,7 @@ class FileProducer:
             for (place, _), offset in zip(batch, offsets, strict=True):
                 results[place] = Appended(partition, offset)
         if highest is not None:
-            self._highest = max(highest, sequence + len(results) - 1)
+            self._highest = max(highest, sequence + len(results) - 1) if results else highest
         return results
 
     def _checked(self, sequence: int | None) -> int:

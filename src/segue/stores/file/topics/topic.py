@@ -34,7 +34,7 @@ from segue.stores.file.topics.appending import (
     events_from,
     packed,
 )
-from segue.stores.file.topics.core import TopicCore
+from segue.stores.file.topics.core import TopicCore, check_rules
 from segue.stores.file.topics.feed import Budget, Feed, budget, by_time, check_limits, limited
 from segue.stores.file.topics.group import FileGroup, group_names
 from segue.stores.file.topics.manifest import check_partitions
@@ -91,8 +91,7 @@ class FileTopic:
 
     def configure(self, rules: TopicRules) -> None:
         """Change the rules, durably and for everybody."""
-        if not isinstance(rules, TopicRules):
-            raise InvalidArgument(f"rules must be TopicRules: {rules!r}")
+        check_rules(rules)
         self._core.change(rules=rules)
 
     def grow(self, partitions: int) -> None:
@@ -311,12 +310,13 @@ class FileTopic:
         dry_run: bool = False,
     ) -> CleanReport:
         """Delete the segments that may go, by the rules or by stricter limits given here."""
+        asked = TopicRules(keep_seconds=keep_seconds, keep_bytes=keep_bytes, lag_max=lag_max)
         rules = self.rules
         rules = replace(
             rules,
-            keep_seconds=_stricter(keep_seconds, rules.keep_seconds),
-            keep_bytes=_stricter(keep_bytes, rules.keep_bytes),
-            lag_max=_stricter(lag_max, rules.lag_max),
+            keep_seconds=_stricter(asked.keep_seconds, rules.keep_seconds),
+            keep_bytes=_stricter(asked.keep_bytes, rules.keep_bytes),
+            lag_max=_stricter(asked.lag_max, rules.lag_max),
         )
         chosen = self._core.chosen(partitions)
         return keeping.clean(self._core, rules, chosen, dry_run=dry_run)
