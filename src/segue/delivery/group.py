@@ -172,8 +172,9 @@ def shares(
         if partition < partitions and holdings[partition].member in held:
             held[holdings[partition].member].append(partition)
     least, extra = divmod(partitions, len(members))
-    # Who has most keeps one more; sorting is stable, so of equals the one who came first.
-    ranked = sorted(members, key=lambda member: -len(held[member]))
+    # One more for those who have it already, then in the order they came: that does not change
+    # while partitions change hands.
+    ranked = sorted(members, key=lambda member: len(held[member]) <= least)
     quota = {member: least + (place < extra) for place, member in enumerate(ranked)}
     result = {member: set(held[member][: quota[member]]) for member in members}
     rest = iter(sorted(set(range(partitions)) - set().union(*result.values())))

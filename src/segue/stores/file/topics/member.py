@@ -22,7 +22,7 @@ from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.file.claims import Claim, claim
 from segue.stores.file.topics import marks
-from segue.stores.file.topics.places import resolve_in
+from segue.stores.file.topics.places import check_offsets, resolve_in
 from segue.stores.file.topics.polling import Poller
 from segue.stores.file.topics.reader import save_places
 from segue.stores.topic_contract import OnRebalance, Start
@@ -258,6 +258,7 @@ class FileMember(Poller):
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on elsewhere in partitions that are ours."""
         self._require_open()
+        check_offsets(offsets)
         lost = tuple(sorted(offsets.keys() - self._tokens.keys()))
         if lost:
             raise PartitionLost(group=self.name, partitions=lost)
@@ -272,6 +273,8 @@ class FileMember(Poller):
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Save `offsets`, or the position in all our partitions, for whoever reads on."""
         self._require_open()
+        if offsets is not None:
+            check_offsets(offsets)
         self._note_call()
         places = self._feed.position if offsets is None else dict(offsets)
         with self._group.turn(gone=()) as state:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Literal
 
-from segue.errors import InvalidArgument, OffsetOutOfRange
+from segue.errors import InvalidArgument, OffsetOutOfRange, SegueError
 from segue.log import Log
 from segue.log.layout import Offset
 from segue.stores.file.topics.core import TopicCore
@@ -23,6 +23,15 @@ def resolved(core: TopicCore, start: Start, partitions: Collection[int]) -> dict
         partition: resolve_in(core.log(partition), partition, start_in(start, partition))
         for partition in partitions
     }
+
+
+def check_offsets(offsets: Mapping[int, int]) -> None:
+    """Raise InvalidArgument unless these are offsets by partition."""
+    given: object = offsets
+    if not isinstance(given, Mapping) or not all(
+        type(number) is int for pair in given.items() for number in pair
+    ):
+        raise InvalidArgument(f"offsets must be numbers by partition, as {{0: 17}}: {offsets!r}")
 
 
 def start_in(start: Start, partition: int) -> OneStart:
@@ -58,6 +67,10 @@ def resolve_in(log: Log, partition: int, start: OneStart) -> Offset:
         return log.resolve(start)
     except OffsetOutOfRange as error:
         raise in_partition(error, partition) from None
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, SegueError):
+            raise
+        raise InvalidArgument(f"{start!r} is no time that can be found: {error}") from error
 
 
 def in_partition(error: OffsetOutOfRange, partition: int) -> OffsetOutOfRange:

@@ -116,7 +116,7 @@ class FileProducer:
 
     def _checked(self, sequence: int | None) -> int:
         if sequence is None:
-            return self.last_sequence() + 1
+            sequence = self.last_sequence() + 1
         if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
             raise InvalidArgument(f"sequence must be a whole number, not negative: {sequence!r}")
         return sequence

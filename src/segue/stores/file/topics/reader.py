@@ -11,6 +11,7 @@ from segue.log.layout import Offset
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import TopicCore
 from segue.stores.file.topics.places import (
+    check_offsets,
     check_start,
     resolve_in,
     resolved,
@@ -105,6 +106,7 @@ class FileTopicReader(Poller):
         """Save `offsets`, or the current position, as the place to resume from."""
         self._require_open()
         places = self._feed.position if offsets is None else offsets
+        check_offsets(places)
         for partition in places:
             self._core.check(partition)
         save_places(self._core, self._mark, places)

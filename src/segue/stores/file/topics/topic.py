@@ -126,6 +126,7 @@ class FileTopic:
     def append_many(self, events: Iterable[Event | Body]) -> list[Appended]:
         """Append all events, or none if one of them is bad; return where they went."""
         partitions = self._core.existing().partitions
+        self._core.log(0)  # From here on it is known from memory whether that still holds.
         records = []
         for event in events_from(events):
             key = key_bytes(event.key)
