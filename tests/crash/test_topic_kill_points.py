@@ -16,11 +16,16 @@ from tests.crash.processes import ForkServer
 from tests.crash.queue_story import check_logs
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 from tests.crash.topic_evidence import (
+    Snapshot,
     Told,
     check_goes_on,
+    check_successors,
     snapshot_of,
 )
 from tests.crash.topic_story import (
+    GROUP,
+    PARTITIONS,
+    READER,
     STORY,
     Life,
     name_of,
@@ -83,6 +88,46 @@ def points_of(reports: list[Report]) -> list[tuple[KillPoint, int]]:
             if moment is not Moment.WITHIN or operation == "write_at"
         ]
     return points
+
+
+def test_where_nothing_happens_the_story_does_what_it_says(scratch: Path) -> None:
+    """What is found after a kill, a power cut or a fault is held to this."""
+    told = Told(scratch, "os")
+    for place, act in enumerate(STORY):
+        before, after = told.snapshots[place : place + 2]
+        gone = gone_between(before, after)
+        match act.__name__:
+            case "grow":
+                new = {name: at for name, at in after.places.items() if name not in before.places}
+                assert new == {(READER, PARTITIONS): 0, (GROUP, PARTITIONS): 0}
+            case "compact":
+                assert gone
+                check_compacted(after)
+                check_successors(after, told.everything())
+            case "clean":
+                assert gone
+                for (_, partition), at in after.places.items():
+                    assert after.first[partition] <= at
+            case _:
+                assert not gone, name_of(place)
+
+
+def gone_between(before: Snapshot, after: Snapshot) -> set[tuple[int, int]]:
+    """Return the places of the records that are there no more."""
+    return {
+        (partition, offset)
+        for partition, records in before.records.items()
+        for offset in records.keys() - after.records[partition].keys()
+    }
+
+
+def check_compacted(snapshot: Snapshot) -> None:
+    """Assert that before the last segment nothing is left that a later record replaced."""
+    for partition, records in snapshot.records.items():
+        newest = {content.key: offset for offset, content in sorted(records.items())}
+        for offset, content in records.items():
+            if content.key is not None and offset < snapshot.segments[partition][-1]:
+                assert newest[content.key] == offset, f"{partition}: {offset} was replaced"
 
 
 @pytest.mark.timeout(0 if TORTURE else 120)

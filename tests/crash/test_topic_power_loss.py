@@ -23,6 +23,7 @@ from tests.crash.topic_evidence import (
 )
 from tests.crash.topic_story import (
     GROUP,
+    KEYS,
     PARTITIONS,
     PRODUCER,
     READER,
@@ -37,9 +38,9 @@ from tests.crash.topic_story import (
     play,
 )
 
-CUTS: Final = 3_000 if TORTURE else 40
+CUTS: Final = 3_000 if TORTURE else 80
 """How often the power fails in one recorded life, in each setting."""
-LOST_CUTS: Final = 1_000 if TORTURE else 15
+LOST_CUTS: Final = 1_000 if TORTURE else 30
 RESTART_SECONDS: Final = 90
 
 
@@ -236,6 +237,38 @@ def test_what_a_group_committed_before_its_segments_were_deleted_outlasts_a_powe
                 for user in (member, reader):
                     assert [record.offset for record in user.poll()] == [12, 13, 14]
                     user.close()
+
+
+def values_of(kind: str) -> dict[bytes | None, bytes | None]:
+    """Return what there is under each key."""
+    return {f"{key}".encode(): f"{kind} {key}".encode() for key in range(KEYS)}
+
+
+def test_what_replaced_a_record_is_on_the_device_before_compaction_removes_that(
+    scratch: Path,
+) -> None:
+    """In mode "interval", where nobody else has synced it: each key keeps its old or new value."""
+    root = scratch / "before"
+    root.mkdir()
+    disk = RecordingDisk(root)
+    with open_store(root, "interval", disk=disk) as store:
+        topic = store.topic(TOPIC, partitions=1, rules=RULES)
+        topic.append_many([Event(value=f"old {key}", key=f"{key}") for key in range(KEYS)])
+        topic.roll()
+        begun = disk.moment
+        topic.append_many([Event(value=f"new {key}", key=f"{key}") for key in range(KEYS)])
+        assert topic.compact().removed_records == KEYS
+        ended = disk.moment
+    for moment in range(begun, ended + 1):
+        for seed in SEEDS:
+            with naming(f"cut at {moment}, seed {seed}"):
+                target = scratch / "after"
+                after = disk.after_power_cut(target, moment, random.Random(seed))
+                with open_store(target, "interval", disk=after, clock=later()) as store:
+                    records = list(store.topic(TOPIC).records())
+                shutil.rmtree(target)
+                found = {record.key: record.value for record in records}
+                assert found in (values_of("old"), values_of("new"))
 
 
 def test_what_a_producer_appended_is_known_after_any_number_of_power_cuts(scratch: Path) -> None:

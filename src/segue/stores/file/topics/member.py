@@ -34,6 +34,8 @@ SHOWS_PER_TTL: Final = 3
 """How often a member that is busy polling says so in the group's state."""
 LOOK_SECONDS: Final = 0.5
 """How often a member looks whether the next one has died."""
+LOOKS_PER_ROUND: Final = 4
+"""How many of these looks are for the next one only, up to one that is for all."""
 TTL_US_MIN: Final = 100_000
 OWNER_CHARACTERS_MAX: Final = 200
 
@@ -73,6 +75,7 @@ class FileMember(Poller):
         self._partitions = 0
         self._changes = -1
         self._look_at = 0.0
+        self._looks = 0
         self._closed = False
         self._claim: Claim | None = None
         self._join()
@@ -134,7 +137,7 @@ class FileMember(Poller):
         state = self._group.look()
         if self._id in state.members:
             self._look_at = time.monotonic() + LOOK_SECONDS
-            gone = [member for member in self._neighbour(state) if self._group.is_gone(member)]
+            gone = [member for member in self._watched(state) if self._group.is_gone(member)]
             dead = self._group.drop_dead(state, gone)  # From what we go by, not yet for others.
             if not dead and not self._wants_turn(state, partitions):
                 self._changes = changes
@@ -177,12 +180,17 @@ class FileMember(Poller):
     def _is_due(self) -> bool:
         return self._core.place.ticks() >= self._show_due_us or time.monotonic() >= self._look_at
 
-    def _neighbour(self, state: GroupState) -> list[str]:
-        """Return the member after us, whom we watch: so each is watched by one."""
+    def _watched(self, state: GroupState) -> list[str]:
+        """Return whom we look at: the member after us, so that each is watched by one.
+
+        And now and then all of them: that one may be busy, and watch nobody.
+        """
         members = list(state.members)
-        if self._id not in members or len(members) == 1:
-            return []
-        return [members[(members.index(self._id) + 1) % len(members)]]
+        self._looks += 1
+        if self._looks % LOOKS_PER_ROUND == 0:
+            return [member for member in members if member != self._id]
+        place = members.index(self._id)
+        return members[place + 1 : place + 2] or members[: min(1, place)]
 
     def _take(self, state: GroupState) -> None:
         self._partitions = len(self._core.numbers())
