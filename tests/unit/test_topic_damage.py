@@ -8,6 +8,7 @@ from zlib import crc32
 
 import pytest
 
+import segue
 from segue import Store, Topic, TopicRules
 from segue.errors import (
     CorruptManifest,
@@ -380,3 +381,21 @@ def test_errors_of_a_topic_are_segues(damaged: Topic, tmp_path: Path) -> None:
     for name in ("nowhere", ""):
         with pytest.raises(SegueError):
             damaged.adopt(tmp_path / name, partition=0, key="job")
+
+
+def test_a_producer_that_cannot_be_opened_does_not_keep_its_name(scratch: Path) -> None:
+    """Whoever has mended what was wrong can use it at once."""
+    with segue.open(scratch, sync="os") as store:
+        topic = store.topic("orders")
+        with topic.producer("importer") as producer:
+            producer.append(b"a")
+        routes = scratch / "topics" / "orders" / "producers" / "importer" / "routes.json"
+        whole = routes.read_bytes()
+        routes.write_bytes(b"not a document")
+        with pytest.raises(CorruptManifest) as kept:
+            topic.producer("importer")
+        routes.write_bytes(whole)
+
+        with topic.producer("importer") as producer:
+            assert producer.last_sequence() == 0
+        assert kept.value.path == routes

@@ -70,7 +70,7 @@ class TopicCore:
         self._closed = False
         self._pid = os.getpid()
         self.users: weakref.WeakSet[User] = weakref.WeakSet()
-        """Members and producers that are open here."""
+        """Members, producers and feeds that are open here."""
 
     # The manifest --------------------------------------------------------------------------
 

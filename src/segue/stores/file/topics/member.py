@@ -313,12 +313,13 @@ class FileMember(Poller):
 
     def close(self) -> None:
         """Leave the group, so that the others take over at once. Does not commit."""
-        if self._closed or self._claim is None or not self._claim.is_held:
+        if self._closed:
             return
         self._closed = True
         with ExitStack() as closing:
             closing.callback(self._feed.close)
-            self._leave()
+            if self._claim is not None and self._claim.is_held:
+                self._leave()
 
     def __enter__(self) -> Self:
         return self

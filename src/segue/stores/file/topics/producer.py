@@ -60,7 +60,11 @@ class FileProducer:
         self._path = path / "routes.json"
         self._last: dict[int, int] = {}
         self._highest: int | None = None
-        self._routes = self._read_routes()
+        try:
+            self._routes = self._read_routes()
+        except BaseException:
+            held.release()
+            raise
         core.users.add(self)
 
     # Appending -----------------------------------------------------------------------------
