@@ -39,7 +39,7 @@ def table_of(partition: int, columns: Columns) -> pa.Table:
             ],
             schema=SCHEMA,
         )
-    parts = _Parts(columns)
+    parts = Parts(columns)
     return pa.Table.from_arrays(
         [
             parts.keys(),
@@ -68,8 +68,8 @@ def rows_within(columns: Columns, bytes_max: int | None, *, at_least_one: bool) 
     return rows, int(sizes[rows])
 
 
-class _Parts:
-    """Where keys, headers and values begin and end among the payloads."""
+class Parts:
+    """Where keys, headers and values begin and end among the payloads of a stretch."""
 
     def __init__(self, columns: Columns) -> None:
         payload = columns.payload
@@ -95,12 +95,14 @@ class _Parts:
         return found
 
     def keys(self) -> pa.BinaryArray:
+        """Return the key of each record; null where it has none."""
         has_key = self._has(layout.HAS_KEY)
         if not has_key.any():
             return pa.nulls(len(has_key), pa.binary())
         return self._pieces().take(self._places(1, has_key))
 
     def values(self) -> pa.BinaryArray:
+        """Return the value of each record; null in a tombstone."""
         return self._pieces().take(self._places(3, ~self._has(layout.HAS_NO_VALUE)))
 
     def _pieces(self) -> pa.BinaryArray:
@@ -117,6 +119,7 @@ class _Parts:
         return pa.array(np.arange(len(is_there), dtype=np.int64) * 4 + which, mask=~is_there)
 
     def timestamps(self, appended_us: _Ints) -> _Ints:
+        """Return when each record happened, given when it was appended."""
         has_own = self._has(layout.HAS_TIMESTAMP)
         if not has_own.any():
             return appended_us
@@ -127,6 +130,7 @@ class _Parts:
         return timestamps
 
     def headers(self) -> pa.MapArray:
+        """Return the headers of each record."""
         count = len(self._start)
         if not (self._value > self._headers).any():
             return _no_headers(count)

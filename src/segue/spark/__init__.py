@@ -1,0 +1,13 @@
+"""Segue on Spark: topics, queues, rings and dead letters as DataFrames and streams.
+
+    from segue.spark import session
+    spark = session()
+    orders = spark.read.format("segue").option("url", "data").option("topic", "orders").load()
+
+Needs the extra `spark`.
+"""
+
+from segue.spark.session import session
+from segue.spark.source import SegueDataSource, register
+
+__all__ = ["SegueDataSource", "register", "session"]

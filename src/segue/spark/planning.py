@@ -1,0 +1,251 @@
+"""Which task reads what: offsets become ranges, ranges become tasks of even size.
+
+Only headers of segments are read. A task has one range or more; ranges begin and end with segments
+wherever that keeps tasks even.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from segue.errors import InvalidArgument, OffsetNotWritten, OffsetTrimmed
+from segue.spark.decoding import Decoder
+from segue.spark.options import EARLIEST, LATEST, ReadOptions, Where
+from segue.spark.strands import Label, Strand
+
+logger = logging.getLogger(__name__)
+
+TASK_COST_BYTES: Final = 128 << 20
+"""A task costs some 20 ms however little it reads: fewer and larger ones are faster."""
+RECORD_COST_BYTES: Final = 64
+"""What a record costs besides its bytes, in bytes."""
+SPLIT_SLACK: Final = 1.25
+"""A segment is parted only if a task would be so many times larger than the others."""
+
+Offsets = dict[Label, int]
+Ends = Mapping[Label, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Offsets of one log, and how to read them."""
+
+    label: Label
+    path: str
+    start: int
+    stop: int
+    decoder: Decoder
+
+
+class Task(InputPartition):
+    """What one task reads, in order."""
+
+    def __init__(
+        self, ranges: list[Range], *, fails_on_data_loss: bool, allows_network: bool
+    ) -> None:
+        self.ranges = ranges
+        self.fails_on_data_loss = fails_on_data_loss
+        self.allows_network = allows_network
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{each.label.name}/{each.label.number} {each.start}-{each.stop}"
+            for each in self.ranges
+        ]
+        return f"Task({', '.join(parts)})"
+
+
+# Offsets ---------------------------------------------------------------------------------------
+
+
+def resolve(where: Where, strands: Mapping[Label, Strand], *, missing: int) -> Offsets:
+    """Return the offset that `where` stands for in each strand; `missing` if it says nothing.
+
+    Raises InvalidArgument for strands that are not there.
+    """
+    if isinstance(where, Mapping):
+        return _given(where, strands, missing=missing)
+    return {label: _one(where, strand) for label, strand in strands.items()}
+
+
+def _one(where: Where, strand: Strand) -> int:
+    if isinstance(where, datetime):
+        return strand.offset_at(where)
+    return strand.first if where == "earliest" else strand.end
+
+
+def _given(
+    where: Mapping[str, Mapping[str, int]], strands: Mapping[Label, Strand], *, missing: int
+) -> Offsets:
+    names = {label.name for label in strands}
+    by_label = {}
+    for name, numbers in where.items():
+        if not name and len(names) != 1:
+            raise InvalidArgument(f"offsets of several topics need their names: {dict(where)}")
+        for number, offset in numbers.items():
+            label = Label(name or next(iter(names)), number)
+            if label not in strands:
+                there = ", ".join(f"{each.name}/{each.number}" for each in strands)
+                raise InvalidArgument(
+                    f"there is no {label.name}/{label.number}; there are {there or 'none'}"
+                )
+            by_label[label] = offset
+    resolved = {}
+    for label, strand in strands.items():
+        offset = by_label.get(label, missing)
+        if offset in {EARLIEST, LATEST}:
+            offset = strand.first if offset == EARLIEST else strand.end
+        resolved[label] = offset
+    return resolved
+
+
+def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends:
+    """Return from where to where a batch reads. Raises InvalidArgument, OffsetOutOfRange."""
+    starts = resolve(options.start or "earliest", strands, missing=EARLIEST)
+    stops = resolve(options.end, strands, missing=LATEST)
+    for label, stop in stops.items():
+        strand = strands[label]
+        if stop > strand.end:
+            raise OffsetNotWritten(offset=stop, earliest=strand.first, latest=strand.end)
+    return {
+        label: (start, stops[label])
+        for label, start in checked_starts(options, strands, starts).items()
+    }
+
+
+def checked_starts(
+    options: ReadOptions, strands: Mapping[Label, Strand], starts: Offsets
+) -> Offsets:
+    """Return where to begin, past what is gone if that is allowed.
+
+    Raises OffsetTrimmed, OffsetNotWritten.
+    """
+    checked = dict(starts)
+    for label, start in starts.items():
+        strand = strands[label]
+        partition = int(label.number) if label.number.isdecimal() else None
+        if start > strand.end:
+            if options.fails_on_data_loss:
+                raise OffsetNotWritten(
+                    offset=start, earliest=strand.first, latest=strand.end, partition=partition
+                )
+            logger.warning("records are lost name=%s number=%s from=%d", *label, strand.end)
+            checked[label] = strand.end
+        elif start < strand.first:
+            if options.fails_on_data_loss:
+                raise OffsetTrimmed(
+                    offset=start, earliest=strand.first, latest=strand.end, partition=partition
+                )
+            logger.warning(
+                "records are gone name=%s number=%s from=%d to=%d", *label, start, strand.first
+            )
+            checked[label] = strand.first
+    return checked
+
+
+# Tasks -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Atom:
+    """A part of a segment that one task reads."""
+
+    label: Label
+    start: int
+    stop: int
+    cost: float
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+
+def plan(options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends) -> list[Task]:
+    """Return the tasks that read from start to stop in each strand."""
+    atoms = [
+        atom
+        for label, (start, stop) in ends.items()
+        if start < stop
+        for atom in _atoms(strands[label], start, stop)
+    ]
+    if not atoms:
+        return []
+    total = sum(atom.cost for atom in atoms)
+    count = max(options.min_partitions, -(-int(total) // TASK_COST_BYTES))
+    target = max(total / count, 1.0)
+    small = [piece for atom in atoms for piece in _split(atom, target, options.records_max)]
+    return [
+        Task(
+            [_range(strands[label], start, stop) for label, start, stop in ranges],
+            fails_on_data_loss=options.fails_on_data_loss,
+            allows_network=options.allows_network,
+        )
+        for ranges in _packed(small, target, options.records_max)
+    ]
+
+
+def _atoms(strand: Strand, start: int, stop: int) -> Iterator[_Atom]:
+    """Yield a range cut at the ends of segments, with what each part costs."""
+    log = strand.log
+    size_bytes = max(0, log.bytes_from(start) - log.bytes_from(stop))
+    per_record = RECORD_COST_BYTES + size_bytes / (stop - start)
+    borders = sorted(
+        {
+            int(info.first_offset)
+            for info in log.segments()
+            if info.first_offset is not None and start < info.first_offset < stop
+        }
+    )
+    for low, high in zip([start, *borders], [*borders, stop], strict=True):
+        yield _Atom(label=strand.label, start=low, stop=high, cost=(high - low) * per_record)
+
+
+def _split(atom: _Atom, target: float, records_max: int | None) -> Iterator[_Atom]:
+    """Yield a part of a segment in as many parts as keep tasks even."""
+    parts = 1 if atom.cost <= target * SPLIT_SLACK else -(-int(atom.cost) // max(1, int(target)))
+    if records_max is not None:
+        parts = max(parts, -(-atom.count // records_max))
+    parts = min(parts, atom.count)
+    borders = [atom.start + atom.count * part // parts for part in range(parts + 1)]
+    for low, high in pairwise(borders):
+        yield _Atom(
+            label=atom.label, start=low, stop=high, cost=atom.cost * (high - low) / atom.count
+        )
+
+
+def _packed(
+    atoms: Iterable[_Atom], target: float, records_max: int | None
+) -> list[list[tuple[Label, int, int]]]:
+    """Return tasks as lists of ranges: neighbours are joined until a task is large enough."""
+    tasks: list[list[tuple[Label, int, int]]] = []
+    cost, count = 0.0, 0
+    for atom in atoms:
+        is_full = cost + atom.cost / 2 > target or (
+            records_max is not None and count + atom.count > records_max
+        )
+        if not tasks or is_full:
+            tasks.append([])
+            cost, count = 0.0, 0
+        ranges = tasks[-1]
+        if ranges and ranges[-1][0] == atom.label and ranges[-1][2] == atom.start:
+            ranges[-1] = (atom.label, ranges[-1][1], atom.stop)
+        else:
+            ranges.append((atom.label, atom.start, atom.stop))
+        cost += atom.cost
+        count += atom.count
+    return tasks
+
+
+def _range(strand: Strand, start: int, stop: int) -> Range:
+    return Range(
+        label=strand.label,
+        path=str(strand.path),
+        start=start,
+        stop=stop,
+        decoder=strand.decoder.within(start, stop),
+    )

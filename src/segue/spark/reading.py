@@ -1,0 +1,87 @@
+"""Reading a batch, and what every task does, of a batch or a stream."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from segue.errors import CorruptRecord, CorruptSegment, OffsetTrimmed
+from segue.log import Log
+from segue.spark.decoding import Wanted
+from segue.spark.options import ReadOptions
+from segue.spark.planning import Range, Task, batch_offsets, plan
+from segue.spark.strands import opened_shelf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what there was when the read was planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._wanted = Wanted(schema=schema, value_format=options.value_format)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with opened_shelf(self._options, self._wanted) as shelf:
+            strands = shelf.strands()
+            options = self._options
+            return plan(options, strands, batch_offsets(options, strands))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        assert isinstance(partition, Task)
+        return read_task(partition)
+
+
+def read_task(task: Task) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a task."""
+    for each in task.ranges:
+        with Log(each.path, read_only=True, allow_network=task.allows_network) as log:
+            if task.fails_on_data_loss:
+                for columns in log.columns(each.start, stop=each.stop):
+                    yield from each.decoder.batches(columns)
+            else:
+                yield from _what_is_left(log, each)
+
+
+def _what_is_left(log: Log, range_: Range) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a range, passing over what was deleted meanwhile or is damaged."""
+    start = range_.start
+    while start < range_.stop:
+        try:
+            for columns in log.columns(start, stop=range_.stop):
+                yield from range_.decoder.batches(columns)
+                start = int(columns.offset[-1]) + 1
+            return
+        except OffsetTrimmed as error:
+            after = error.earliest
+            reason = "deleted"
+        except CorruptRecord as error:
+            after = error.last_offset + 1
+            reason = str(error)
+        except CorruptSegment as error:
+            after = _next_segment(log, start)
+            reason = str(error)
+        after = max(start + 1, min(after, range_.stop))
+        logger.warning(
+            "records are lost name=%s number=%s from=%d to=%d reason=%s",
+            *range_.label,
+            start,
+            after,
+            reason,
+        )
+        start = after
+
+
+def _next_segment(log: Log, offset: int) -> int:
+    later = [
+        int(info.first_offset)
+        for info in log.segments()
+        if info.first_offset is not None and info.first_offset > offset
+    ]
+    return min(later, default=int(log.next_offset))
