@@ -252,8 +252,8 @@ class RingShelf:
         strand = Strand(
             label=label,
             path=self._path,
-            first=max(int(log.first_offset), info.tail - info.capacity),
-            end=info.tail,
+            first=max(int(log.first_offset), info.head_offset),
+            end=info.tail_offset,
             decoder=RingDecoder(wanted=self._wanted, ring=self._options.name),
             log=log,
         )
