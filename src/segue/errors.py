@@ -30,6 +30,7 @@
     ├── ProducerBusy                        another uses the producer's name
     ├── GroupBusy                           the group has members, and this needs it to have none
     ├── PartitionLost                       somebody else in the group has the partition now
+    ├── JavaNotFound                        there is no Java to run Spark with
     ├── Damage                              bytes on disk are not what was written
     │   ├── CorruptRecord                   a batch fails its checksum
     │   ├── CorruptSegment                  a segment's header fails, or its file is missing
@@ -271,6 +272,16 @@ class PartitionLost(SegueError):
         super().__init__(f"partitions lost to others in group {group}: {lost}")
         self.group = group
         self.partitions = partitions
+
+
+class JavaNotFound(SegueError):
+    """Neither the machine nor the extra `java` has a Java to run Spark with."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark needs Java 17 or newer, and there is none: install it and have JAVA_HOME name "
+            'it, or pip install "segue[java]"'
+        )
 
 
 class Damage(SegueError):

@@ -71,6 +71,8 @@ class Prefix(TypedDict, total=False):
     """reason of death, in the words of whoever knew"""
     d: int
     """deliveries until death"""
+    b: str
+    """the key under which what begins here was adopted"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,7 @@ def _is_sound(name: str, value: object) -> bool:
     """Tell whether a field of a prefix is what it should be: anybody may have written it."""
     if name == "h":
         return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if name in ("k", "c", "r"):
+    if name in ("k", "c", "r", "b"):
         return isinstance(value, str)
     most = PRIORITY_MAX if name == "p" else NUMBER_MAX
     return type(value) is int and 0 <= value <= most

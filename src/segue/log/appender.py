@@ -8,6 +8,7 @@ modes it is published at once.
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segue.errors import (
     BatchTooLarge,
@@ -33,6 +34,9 @@ from segue.log.payloads import (
     checked_whole,
 )
 from segue.log.tail import Tail
+
+if TYPE_CHECKING:
+    from segue.log.staging import Batch
 
 
 class Appender(ActiveSegment):
@@ -324,6 +328,35 @@ class Appender(ActiveSegment):
         tail = self._roll(header, [(position, request.data), (Position(HEADER_BYTES), table)])
         tail.take_in(len(request.lengths), position + len(request.data), after, time_us)
         return header.first_offset
+
+    def put_staged(self, batches: "Sequence[Batch]") -> Offset:
+        """Append batches in the turn that `begin` began, all or none, also after a power cut.
+
+        Few become one batch in the active segment, many a segment of their own, in which they
+        stay what they are. Otherwise as `put_whole`.
+        """
+        from segue.log.staging import slots_of
+
+        count = sum(map(len, batches))
+        size_bytes = sum(len(batch.data) for batch in batches)
+        if self._tail.has_room_for(count, size_bytes):
+            lengths = [length for batch in batches for length in batch.lengths.tolist()]
+            attrs = [attr for batch in batches for attr in batch.attrs.tolist()]
+            return self.put_whole(lengths, b"".join(batch.data for batch in batches), attrs)
+        with self._stopping_on_failure():
+            self._require_ready()
+            header = self._next_header().with_room_for(count, size_bytes)
+            time_us = max(self._time_ns() // 1000, header.created_us)
+            table, chain = slots_of(header, batches, time_us)
+            pieces: list[tuple[Position, bytes | memoryview]] = []
+            position = header.payloads_position
+            for batch in batches:
+                pieces.append((position, batch.data))
+                position = Position(position + len(batch.data))
+            pieces.append((Position(HEADER_BYTES), table))
+            tail = self._roll(header, pieces)
+            tail.take_in(count, position, chain, time_us)
+            return header.first_offset
 
     def roll_in_turn(self) -> Offset:
         """Begin a new segment in the turn, unless this one is empty; return its first offset."""

@@ -158,6 +158,14 @@ class Tail(HotTail):
             request.offset = Offset(offset)
         return len(offsets)
 
+    def has_room_for(self, count: int, size_bytes: int) -> bool:
+        """Tell whether so many records of so many bytes together fit in the segment."""
+        header = self.header
+        return (
+            self.index + count <= header.items_max
+            and self.position + size_bytes <= header.bytes_max
+        )
+
     def take_in(self, count: int, end: int, chain: int, time_us: int) -> None:
         """Take note of the batch that the segment was created with."""
         self._note_ready(count, end)

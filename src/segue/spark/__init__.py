@@ -7,6 +7,11 @@
 Needs the extra `spark`.
 """
 
+from importlib.util import find_spec
+
+if find_spec("pyspark") is None:
+    raise ModuleNotFoundError('Spark is not installed: pip install "segue[spark]"', name="pyspark")
+
 from segue.spark.session import session
 from segue.spark.source import SegueDataSource, register
 

@@ -21,7 +21,7 @@ from segue.spark.options import ValueFormat
 from segue.spark.schema import arrow_schema
 from segue.spark.values import decode_values
 from segue.stores.file.message_columns import MessageColumns
-from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, _found
+from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, found_in
 from segue.stores.file.topics.columns import Parts
 
 BATCH_ROWS_MAX: Final = 1 << 16
@@ -187,7 +187,7 @@ class _MessageRows:
         self.messages = MessageColumns(columns)
         self._portrait = portrait
         self._touched = portrait.touched
-        self._place, self.is_touched = _found(portrait.touched.at, columns.offset)
+        self._place, self.is_touched = found_in(portrait.touched.at, columns.offset)
 
     @cached_property
     def states(self) -> _Ints:
@@ -254,15 +254,17 @@ class RingDecoder:
 
     def batches(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         for part in pieces(columns):
-            count = len(part)
-            yield self.wanted.batch(
-                {
-                    "value": lambda part=part: _without_commit(part),
-                    "ring": lambda count=count: pa.repeat(pa.scalar(self.ring), count),
-                    "offset": lambda part=part: pa.array(part.offset),
-                    "timestamp": lambda part=part: _moments(part.time_us),
-                }
-            )
+            yield self._batch(part)
+
+    def _batch(self, columns: Columns) -> pa.RecordBatch:
+        return self.wanted.batch(
+            {
+                "value": lambda: _without_commit(columns),
+                "ring": lambda: pa.repeat(pa.scalar(self.ring), len(columns)),
+                "offset": lambda: pa.array(columns.offset),
+                "timestamp": lambda: _moments(columns.time_us),
+            }
+        )
 
 
 def pieces(columns: Columns) -> Iterator[Columns]:

@@ -56,7 +56,7 @@ def session(
         given.setdefault("spark.master", master)
     running = _running_session()
     if running is not None:
-        place = {"spark.master": running.conf.get("spark.master", "") or ""}
+        place = {"spark.master": running.conf.get("spark.master", None) or ""}
         _warn_of_what_is_fixed(running, settings(place | given, os.environ, memory=memory))
         spark = _build(SparkSession.builder, given)
     else:
@@ -137,7 +137,7 @@ def _warn_of_what_is_fixed(running: "SparkSession", wanted: Mapping[str, str]) -
     fixed = [
         f"{key}={value}"
         for key, value in wanted.items()
-        if running.conf.get(key, "") != value and not running.conf.isModifiable(key)
+        if (running.conf.get(key, None) or "") != value and not running.conf.isModifiable(key)
     ]
     if fixed:
         logger.warning("a session runs already, too late to set %s", " ".join(fixed))

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from segue.errors import OffsetOutOfRange
 from segue.spark.decoding import Wanted
-from segue.spark.options import EARLIEST, ReadOptions
+from segue.spark.options import EARLIEST, ReadOptions, Where
 from segue.spark.planning import Offsets, Task, checked_starts, plan, resolve
 from segue.spark.reading import read_task
 from segue.spark.strands import Label, Shelf, Strand, TopicShelf, open_shelf
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             strands = self._strands()
-            usual = "latest" if self._options.kind == "topic" else "earliest"
+            usual: Where = "latest" if self._options.kind == "topic" else "earliest"
             where = self._options.start or usual
             starts = resolve(where, strands, missing=EARLIEST)
             if self._reader_marks is not None:

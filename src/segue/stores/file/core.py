@@ -36,7 +36,11 @@ from segue.errors import (
 from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
-from segue.stores.file.deduplication import digest_of
+from segue.stores.file.deduplication import (
+    ADOPTION_REMEMBERED_US,
+    adoption_digest,
+    digest_of,
+)
 from segue.stores.file.delivering import Delivery
 from segue.stores.file.journal import Journal
 from segue.stores.file.lanes import Lane, Lanes
@@ -319,8 +323,11 @@ class QueueCore:
                 min(max(start, lane.log.first_offset), lane.end), on_damage="skip"
             ):
                 prefix, _ = unpack_prefix(record.payload, record.attr)
-                if "k" in prefix and digest_of(prefix["k"]) == digest:
-                    until_us = record.time_us + window_us
+                is_adopted = "b" in prefix and adoption_digest(prefix["b"]) == digest
+                if is_adopted or ("k" in prefix and digest_of(prefix["k"]) == digest):
+                    until_us = record.time_us + (
+                        ADOPTION_REMEMBERED_US if is_adopted else window_us
+                    )
                     self.journal.write(events.Keyed(digest, until_us, number, record.offset))
                     break
         self.journal.write(events.Keying(()))

@@ -96,8 +96,8 @@ class LogPortrait:
             fresh = DELAYED if self.lane == ASIDE else READY
             states = np.where(at >= self.cursor, fresh, SETTLED).astype(np.int64)
         if len(self.hidden):
-            states[_found(self.hidden, at)[1]] = HIDDEN
-        place, is_touched = _found(self.touched.at, at)
+            states[found_in(self.hidden, at)[1]] = HIDDEN
+        place, is_touched = found_in(self.touched.at, at)
         states[is_touched] = self.touched.state[place[is_touched]]
         return states
 
@@ -116,7 +116,7 @@ class LogPortrait:
         )
 
 
-def _found(sorted_values: _Ints, wanted: _Ints) -> tuple[_Ints, npt.NDArray[np.bool_]]:
+def found_in(sorted_values: _Ints, wanted: _Ints) -> tuple[_Ints, npt.NDArray[np.bool_]]:
     """Return where each of `wanted` is among the sorted values, and whether it is."""
     if not len(sorted_values):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)

@@ -79,12 +79,12 @@ class Parts:
         self._data = data
         self._start, self._stop = bounds[:-1], bounds[1:]
         attr = columns.attr
-        prefix, key, headers = _lengths(attr)
+        prefix, key, headers = lengths_in(attr)
         # Bytes that make no sense are a value without key, as `unpack_record` has it.
         senseless = (prefix + key + headers > self._stop - self._start) | (attr > layout.KNOWN_BITS)
         if senseless.any():
             attr = np.where(senseless, np.uint64(0), attr)
-            prefix, key, headers = _lengths(attr)
+            prefix, key, headers = lengths_in(attr)
         self._attr = attr
         self._key = self._start + prefix
         self._headers = self._key + key
@@ -183,7 +183,7 @@ class Parts:
         return owner, name, middle, end
 
 
-def _lengths(attr: npt.NDArray[np.uint64]) -> tuple[_Ints, _Ints, _Ints]:
+def lengths_in(attr: npt.NDArray[np.uint64]) -> tuple[_Ints, _Ints, _Ints]:
     """Return how long prefix, key and headers are."""
 
     def sized(bit: int, size_bytes: int) -> _Ints:

@@ -63,6 +63,15 @@ class Origins:
         while len(self.adopted) > ADOPTIONS_MAX:
             del self.adopted[next(iter(self.adopted))]
 
+    def take_in_adopted(self, digest: bytes, first: int, count: int) -> None:
+        """Take in a segment that was adopted just now, of which all is known, without reading it.
+
+        If others appended in between, it is read with what they did.
+        """
+        if self.upto == first:
+            self.adopted[digest.hex()] = first
+            self.upto = first + count
+
     def last_sequence(self, producer: int) -> int:
         """Return the last sequence number of a producer, -1 if there is none."""
         return self.last.get(producer, (-1, -1))[0]
@@ -93,7 +102,8 @@ class Origins:
 def current_origins(log: Log, disk: Disk) -> Iterator[Origins]:
     """Give the origins of a partition, up to date and saved; nobody else adopts meanwhile.
 
-    Raises CorruptManifest: what is forgotten could be appended again.
+    What is changed in the block is saved with it. Raises CorruptManifest: what is forgotten could
+    be appended again.
     """
     with locked(log.path / LOCK, disk):
         # Nothing is summed up that a power cut could still take; what somebody has written but
@@ -105,7 +115,10 @@ def current_origins(log: Log, disk: Disk) -> Iterator[Origins]:
         origins.read_on(log, end)
         if origins.upto != before:
             write_document(log.path / FILENAME, origins.to_dict(), disk, sync=True)
+        before = origins.upto
         yield origins
+        if origins.upto != before:
+            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=True)
 
 
 def _load(path: Path, disk: Disk) -> Origins:

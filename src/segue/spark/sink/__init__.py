@@ -1,0 +1,1 @@
+"""Writing from Spark: tasks write sealed segments aside, the driver adopts them, all or none."""

@@ -1,0 +1,220 @@
+"""What the driver does: it adopts what the tasks wrote aside, all of it and once.
+
+The write happens with one step, when its list of segments gets the name `….commit`. Whoever is
+killed after that has written: the next to come, be it the same query or another writer, adopts what
+is listed and not yet there. Whoever is killed before has written nothing. So a batch that Spark
+repeats after a crash is either finished from the list of its first try or done anew, and never
+both, even if its tasks cut the rows in another way the second time.
+"""
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, cast
+
+from segue.delivery.events import ASIDE
+from segue.errors import CorruptManifest
+from segue.log.disk import Disk, storage_errors
+from segue.spark.options import WriteOptions
+from segue.spark.sink.rows import KEYED
+from segue.spark.sink.staging import StagedFile, WriteId, staging_path
+from segue.stores.file.adopting import adopt_messages, forget_adoptions, push_keyed
+from segue.stores.file.claims import locked
+from segue.stores.file.documents import number, read_document, write_document
+from segue.stores.file.store import FileStore
+from segue.stores.file.topics.adopting import adopt_staged
+from segue.stores.opening import directory_of, open_directory
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+COMMIT: Final = ".commit"
+DONE: Final = ".done"
+LOCK: Final = "lock"
+ADOPTERS_MAX: Final = 4
+ORPHAN_SECONDS: Final = 24 * 3600
+"""When what a killed task left is taken for nobody's."""
+
+
+class Committer:
+    """Makes writes to one topic or queue happen."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._disk = Disk()
+        self._path = staging_path(options)
+        self._sync = options.sync != "os"
+
+    def commit(self, write: WriteId, files: Iterable[StagedFile]) -> bool:
+        """Have the write happen; False if it had happened before, and `files` are dropped."""
+        listed = list(files)
+        with self._store() as store, self._alone():
+            self._finish_others(store)
+            if self._is_done(write):
+                self._drop(write)
+                return False
+            if listed:
+                self._write_list(write, listed)
+            self._finish(store, write, listed)
+            self._drop_orphans()
+            return True
+
+    def abort(self, write: WriteId) -> None:
+        """Leave nothing of a write that is not to happen. One that has happened stays."""
+        if not self._disk.exists(self._path):
+            return
+        with self._alone():
+            if not self._disk.exists(self._path / f"{write.directory}{COMMIT}"):
+                self._drop(write)
+
+    def recover(self) -> None:
+        """Finish what others have left unfinished."""
+        if self._disk.exists(self._path) and self._pending():
+            with self._store() as store, self._alone():
+                self._finish_others(store)
+
+    def is_done(self, write: WriteId) -> bool:
+        """Tell whether the write has happened."""
+        return self._disk.exists(self._path) and self._is_done(write)
+
+    # Steps ---------------------------------------------------------------------------------
+
+    def _store(self) -> FileStore:
+        options = self._options
+        return open_directory(
+            directory_of(options.url),
+            sync=options.sync,
+            create=False,
+            allow_network=options.allows_network,
+        )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with storage_errors(f"creating {self._path}"):
+            self._disk.make_directory(self._path)
+        with locked(self._path / LOCK, self._disk):
+            yield
+
+    def _pending(self) -> list[Path]:
+        with storage_errors(f"listing {self._path}"):
+            names = self._disk.names(self._path)
+        return [self._path / name for name in sorted(names) if name.endswith(COMMIT)]
+
+    def _finish_others(self, store: FileStore) -> None:
+        for path in self._pending():
+            write, files = self._read_list(path)
+            logger.warning("finishing a write query=%s batch=%s", write.query, write.batch)
+            self._finish(store, write, files)
+
+    def _finish(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
+        """Have a write that is listed happen, and be remembered."""
+        if not self._is_done(write):
+            self._adopt(store, write, files)
+            self._note_done(write)
+        self._drop(write)
+        if self._options.kind == "queue":
+            # Only now: while there is a list somebody may go by it once more.
+            core = store._queue_core(self._options.name)
+            forget_adoptions(core, [file.id for file in files if file.number != KEYED])
+
+    def _write_list(self, write: WriteId, files: list[StagedFile]) -> None:
+        values: dict[str, object] = {
+            "format": FORMAT,
+            "query": write.query,
+            "batch": write.batch,
+            "is_repeatable": write.is_repeatable,
+            "files": [[file.id, file.number, file.count, file.size_bytes] for file in files],
+        }
+        write_document(
+            self._path / f"{write.directory}{COMMIT}", values, self._disk, sync=self._sync
+        )
+
+    def _read_list(self, path: Path) -> tuple[WriteId, list[StagedFile]]:
+        values = read_document(path, self._disk, format_=FORMAT)
+        try:
+            if values is None:
+                raise ValueError("it is gone")
+            batch = values["batch"]
+            write = WriteId(
+                query=str(values["query"]),
+                batch=None if batch is None else number(batch),
+                is_repeatable=bool(values["is_repeatable"]),
+            )
+            files = [
+                StagedFile(
+                    id=str(id_), number=int(place), count=number(count), size_bytes=number(size)
+                )
+                for id_, place, count, size in cast("list[list[Any]]", values["files"])
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptManifest(path=path, reason=f"it makes no sense: {error}") from error
+        return write, files
+
+    def _adopt(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
+        """Adopt what is listed and not yet there: partitions side by side, each in order."""
+        directory = self._path / write.directory
+        by_number: dict[int, list[StagedFile]] = {}
+        for file in files:
+            by_number.setdefault(file.number, []).append(file)
+        if self._options.kind == "queue":
+            self._push(store, directory, by_number)
+            return
+        core = store.topic(self._options.name)._core
+
+        def adopt(partition: int) -> None:
+            for file in by_number[partition]:
+                adopt_staged(core, directory / f"{file.id}.q", partition=partition, key=file.id)
+
+        with ThreadPoolExecutor(max_workers=min(ADOPTERS_MAX, len(by_number))) as pool:
+            list(pool.map(adopt, sorted(by_number)))
+
+    def _push(
+        self, store: FileStore, directory: Path, by_number: dict[int, list[StagedFile]]
+    ) -> None:
+        store.queue(self._options.name)
+        core = store._queue_core(self._options.name)
+        for lane in sorted(by_number, key=lambda each: (each == ASIDE, each)):
+            for file in by_number[lane]:
+                path = directory / f"{file.id}.q"
+                if lane == KEYED:
+                    push_keyed(core, path)
+                else:
+                    adopt_messages(core, path, lane=lane, key=file.id)
+
+    # What has happened ---------------------------------------------------------------------
+
+    def _is_done(self, write: WriteId) -> bool:
+        values = read_document(self._path / f"{write.digest}{DONE}", self._disk, format_=FORMAT)
+        if values is None or values.get("query") != write.query:
+            return False
+        last = values.get("batch")
+        return write.batch is None or (isinstance(last, int) and write.batch <= last)
+
+    def _note_done(self, write: WriteId) -> None:
+        if not write.is_repeatable:
+            return
+        values: dict[str, object] = {
+            "format": FORMAT,
+            "query": write.query,
+            "batch": write.batch,
+        }
+        write_document(self._path / f"{write.digest}{DONE}", values, self._disk, sync=self._sync)
+
+    def _drop(self, write: WriteId) -> None:
+        """Remove the list first: without it nobody looks for the segments."""
+        with storage_errors(f"removing {self._path / write.directory}"):
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(self._path / f"{write.directory}{COMMIT}")
+            shutil.rmtree(self._path / write.directory, ignore_errors=True)
+
+    def _drop_orphans(self) -> None:
+        """Remove what killed tasks left long ago."""
+        before = time.time() - ORPHAN_SECONDS
+        for path in self._path.iterdir():
+            with contextlib.suppress(OSError):
+                if path.is_dir() and path.stat().st_mtime < before:
+                    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,135 @@
+"""Writing a batch, and a stream: what Spark calls, in tasks and on the driver."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from segue.errors import InvalidArgument, TopicNotFound
+from segue.log.disk import Disk
+from segue.spark.options import WriteOptions
+from segue.spark.sink.commit import Committer
+from segue.spark.sink.rows import check_columns
+from segue.spark.sink.staging import Stage, StagedFile, WriteId
+from segue.stores.file.store import TOPICS
+from segue.stores.file.topics.manifest import read_manifest
+from segue.stores.opening import directory_of, open_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+"""Where Spark tells a task which batch of which query it works on."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    write: WriteId
+    files: list[StagedFile]
+
+
+class _Writer:
+    """What both have in common."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgument("a store is only ever appended to: mode('append')")
+        check_columns(schema, options.kind)
+        self._options = options
+        self._partitions = _ready(options)
+
+    def _stage(self, rows: "Iterator[pa.RecordBatch]", write: WriteId) -> Staged:
+        return Staged(write, Stage(self._options, write, self._partitions).write(rows))
+
+
+def _ready(options: WriteOptions) -> int:
+    """Have what is written to be there, and unfinished writes finished; return its partitions."""
+    with open_directory(
+        directory_of(options.url), sync=options.sync, allow_network=options.allows_network
+    ) as store:
+        partitions = 0
+        if options.kind == "topic":
+            store.topic(options.name)._core.existing()
+            manifest = read_manifest(directory_of(options.url) / TOPICS / options.name, Disk())
+            if manifest is None:
+                raise TopicNotFound(name=options.name)
+            partitions = manifest.partitions
+        else:
+            store.queue(options.name)
+    Committer(options).recover()
+    return partitions
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: all of it, or nothing."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._writer = _Writer(options, schema, overwrite=overwrite)
+        self._options = options
+        self._write = WriteId(
+            query=f"write {options.write_id or uuid.uuid4().hex}",
+            is_repeatable=options.write_id is not None,
+        )
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Write the rows of a task aside."""
+        return self._writer._stage(iterator, self._write)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Adopt what all tasks wrote."""
+        Committer(self._options).commit(self._write, _files(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave nothing."""
+        Committer(self._options).abort(self._write)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a stream exactly once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.write_id is not None:
+            raise InvalidArgument("writeId is for batches: a stream knows its batches itself")
+        self._writer = _Writer(options, schema, overwrite=overwrite)
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Write the rows of a task aside."""
+        return self._writer._stage(iterator, _current_batch())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Adopt what all tasks wrote, unless this batch has been before."""
+        writes = [message.write for message in messages if isinstance(message, Staged)]
+        if writes:
+            Committer(self._options).commit(writes[0], _files(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave nothing of a batch that has not happened."""
+        for message in messages:
+            if isinstance(message, Staged):
+                Committer(self._options).abort(message.write)
+                return
+
+
+def _current_batch() -> WriteId:
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY)
+    batch = None if context is None else context.getLocalProperty(BATCH)
+    if query is None or batch is None:
+        raise InvalidArgument("this task belongs to no batch of a stream")
+    return WriteId(query=f"query {query}", batch=int(batch))
+
+
+def _files(messages: list[WriterCommitMessage | None]) -> list[StagedFile]:
+    return [file for message in messages if isinstance(message, Staged) for file in message.files]
