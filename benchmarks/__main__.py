@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import append, batch, durable, idle, queue, read, reopen, segment_size, topic
+from benchmarks import append, batch, durable, idle, queue, read, reopen, segment_size, spark, topic
 from benchmarks.machine import MEMORY_FILE_SYSTEMS, conditions, file_system
 from benchmarks.report import Report
 from benchmarks.session import FULL, QUICK, Session
@@ -20,6 +20,7 @@ BENCHMARKS: Final[dict[str, Callable[[Session], None]]] = {
     "durable": durable.run,
     "queue": queue.run,
     "topic": topic.run,
+    "spark": spark.run,
     "read": read.run,
     "reopen": reopen.run,
     "segment_size": segment_size.run,

@@ -41,6 +41,8 @@ class Effort:
     upkeep_rounds: int
     clean_segments: int
     compact_records: int
+    spark_records: int
+    spark_rounds: int
 
 
 FULL: Final = Effort(
@@ -60,6 +62,8 @@ FULL: Final = Effort(
     upkeep_rounds=5,
     clean_segments=2_000,
     compact_records=1_000_000,
+    spark_records=20_000_000,
+    spark_rounds=3,
 )
 QUICK: Final = Effort(
     name="quick, too short for conclusions",
@@ -78,6 +82,8 @@ QUICK: Final = Effort(
     upkeep_rounds=2,
     clean_segments=4,
     compact_records=10_000,
+    spark_records=200_000,
+    spark_rounds=1,
 )
 
 
