@@ -45,12 +45,11 @@ def session(
     """
     try:
         from pyspark.sql import SparkSession
+        from pyspark.sql.utils import is_remote
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             'Spark is not installed: pip install "segue[spark]"', name=error.name
         ) from error
-    from segue.spark.source import register
-
     given = dict(config or {})
     if master is not None:
         given.setdefault("spark.master", master)
@@ -63,7 +62,11 @@ def session(
         wanted = settings(given, os.environ, memory=memory)
         with _environment(launch_environment(wanted, os.environ)):
             spark = _build(SparkSession.builder, {"spark.app.name": app_name, **wanted})
-    register(spark)
+    if is_remote():
+        # Elsewhere Spark finds the source by its name.
+        from segue.spark.source import register
+
+        register(spark)
     return spark
 
 

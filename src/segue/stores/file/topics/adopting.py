@@ -40,7 +40,7 @@ def adopt_staged(core: TopicCore, path: Path, *, partition: int, key: str) -> Ad
         with storage_errors(f"adopting {path}"):
             disk.make_directory(core.path / PRODUCERS)  # From here on there are origins to keep.
         log = core.log(partition)
-        with current_origins(log, disk) as origins:
+        with current_origins(log, disk, sync=core.place.is_durable) as origins:
             before = origins.adopted.get(digest.hex())
             if before is not None:
                 return Adoption(

@@ -99,26 +99,27 @@ class Origins:
 
 
 @contextmanager
-def current_origins(log: Log, disk: Disk) -> Iterator[Origins]:
+def current_origins(log: Log, disk: Disk, *, sync: bool = True) -> Iterator[Origins]:
     """Give the origins of a partition, up to date and saved; nobody else adopts meanwhile.
 
-    What is changed in the block is saved with it. Raises CorruptManifest: what is forgotten could
-    be appended again.
+    What is changed in the block is saved with it. Without `sync` a power cut may take back what is
+    summed up here. Raises CorruptManifest: what is forgotten could be appended again.
     """
     with locked(log.path / LOCK, disk):
         # Nothing is summed up that a power cut could still take; what somebody has written but
         # not yet shown counts, too.
         end = log.writer.written
-        log.flush()
+        if sync:
+            log.flush()
         origins = _load(log.path / FILENAME, disk)
         before = origins.upto
         origins.read_on(log, end)
         if origins.upto != before:
-            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=True)
+            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=sync)
         before = origins.upto
         yield origins
         if origins.upto != before:
-            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=True)
+            write_document(log.path / FILENAME, origins.to_dict(), disk, sync=sync)
 
 
 def _load(path: Path, disk: Disk) -> Origins:
