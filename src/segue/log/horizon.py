@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from segue.errors import CorruptRecord, CorruptSegment, Damage, LogClosed, OffsetTrimmed
 from segue.log import slots
@@ -21,6 +22,14 @@ from segue.log.live import FIRST, PUBLISHED, REWRITES, SEGMENT, Live
 from segue.log.record import Record
 from segue.log.segment import SegmentView
 from segue.log.tailcheck import Evidence, check_tail
+
+
+class Extent(NamedTuple):
+    """A part of a segment: offsets, and how many bytes of payload they have."""
+
+    start: Offset
+    stop: Offset
+    size_bytes: int
 
 
 class Horizon:
@@ -257,6 +266,50 @@ class Horizon:
             return 0
         first = view.first_offset
         return view.payload_bytes(max(0, offset - first), self._end_of(view) - first)
+
+    def extents(self, start: Offset, stop: Offset) -> Iterator[Extent]:
+        """Yield the parts of segments that lie between two offsets, in order, from headers alone.
+
+        What cannot be read belongs to the part before it, or to the first one.
+        """
+        with self._lock:
+            ids = self._ids_from(start)
+        begin, size_bytes = start, 0
+        for id_ in ids:
+            with self._lock:
+                first = self._first_offset_of(id_)
+                here_bytes = self._bytes_between(id_, start, stop)
+            if first is None:
+                continue
+            if first >= stop:
+                break
+            if first > begin:
+                yield Extent(begin, first, size_bytes)
+                begin = first
+            size_bytes = here_bytes
+        if begin < stop:
+            yield Extent(begin, stop, size_bytes)
+
+    def _first_offset_of(self, id_: SegmentId) -> Offset | None:
+        try:
+            return self.catalog.header(id_).first_offset
+        except (Damage, FileNotFoundError):
+            return None
+
+    def _bytes_between(self, id_: SegmentId, start: Offset, stop: Offset) -> int:
+        try:
+            header, summary = self.catalog.read_page(id_)
+            first = header.first_offset
+            if first >= stop:
+                return 0
+            if summary is not None and start <= first and first + summary.count <= stop:
+                return summary.payloads_end - header.payloads_position
+            view = self.catalog.view(id_)
+        except (Damage, FileNotFoundError):
+            return 0
+        end = min(self._end_of(view), stop) - first
+        low = max(0, start - first)
+        return view.payload_bytes(low, end) if low < end else 0
 
     def time_of(self, offset: Offset) -> int | None:
         """Return the time of the first record from `offset` on, None if there is none."""

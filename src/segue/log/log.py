@@ -33,7 +33,7 @@ from segue.log.cleaner import Cleaner, protected_positions
 from segue.log.compaction import Compactor, RewriteReport
 from segue.log.cursor import Cursor
 from segue.log.disk import Disk, storage_errors
-from segue.log.horizon import Horizon
+from segue.log.horizon import Extent, Horizon
 from segue.log.inventory import SegmentInfo, segment_info
 from segue.log.layout import Offset, SegmentId
 from segue.log.options import (
@@ -241,6 +241,14 @@ class Log:
         self._require_open()
         with self._reading:
             return self._horizon.bytes_from(Offset(offset))
+
+    def extents(self, start: int, stop: int) -> Iterator[Extent]:
+        """Yield the parts of segments between two offsets, in order, with their bytes of payload.
+
+        As `bytes_from`, by what the segments say of themselves.
+        """
+        self._require_open()
+        return self._horizon.extents(Offset(start), Offset(stop))
 
     def time_of(self, offset: int) -> int | None:
         """Return when the first record from `offset` on was appended, in µs; None without one.

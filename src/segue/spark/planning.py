@@ -191,18 +191,13 @@ def plan(options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends) -> l
 
 def _atoms(strand: Strand, start: int, stop: int) -> Iterator[_Atom]:
     """Yield a range cut at the ends of segments, with what each part costs."""
-    log = strand.log
-    size_bytes = max(0, log.bytes_from(start) - log.bytes_from(stop))
-    per_record = RECORD_COST_BYTES + size_bytes / (stop - start)
-    borders = sorted(
-        {
-            int(info.first_offset)
-            for info in log.segments()
-            if info.first_offset is not None and start < info.first_offset < stop
-        }
-    )
-    for low, high in zip([start, *borders], [*borders, stop], strict=True):
-        yield _Atom(label=strand.label, start=low, stop=high, cost=(high - low) * per_record)
+    for extent in strand.log.extents(start, stop):
+        yield _Atom(
+            label=strand.label,
+            start=extent.start,
+            stop=extent.stop,
+            cost=(extent.stop - extent.start) * RECORD_COST_BYTES + extent.size_bytes,
+        )
 
 
 def _split(atom: _Atom, target: float, records_max: int | None) -> Iterator[_Atom]:

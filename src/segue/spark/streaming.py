@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from segue.errors import OffsetOutOfRange
+from segue.log.layout import Offset
 from segue.spark.decoding import Wanted
 from segue.spark.options import EARLIEST, ReadOptions, Where
 from segue.spark.planning import Offsets, Task, checked_starts, plan, resolve
@@ -175,21 +176,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records_max = self._options.offsets_per_trigger_max
         bytes_max = self._options.bytes_per_trigger_max
         total = sum(lags.values())
-        sizes = {}
-        if bytes_max is not None:
-            sizes = {
-                label: strand.log.bytes_from(self._begin(label, starts, strands))
-                for label, strand in strands.items()
-            }
         limited = {}
         for label, lag in lags.items():
             begin = self._begin(label, starts, strands)
             take = lag
             if records_max is not None and total > records_max:
                 take = min(take, max(1, lag * records_max // total))
-            if bytes_max is not None and sum(sizes.values()) > bytes_max:
-                share = max(1, sizes[label] * bytes_max // sum(sizes.values()))
-                take = min(take, _records_within(strands[label], begin, take, share))
+            if bytes_max is not None and take:
+                share = bytes_max * lag // total
+                take = _records_within(strands[label], begin, take, share)
             limited[label] = max(begin + (take if lag else 0), starts.get(label, 0))
         return limited
 
@@ -241,16 +236,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _records_within(strand: Strand, begin: int, most: int, bytes_max: int) -> int:
-    """Return how many records from `begin` have no more than so many bytes; at least one."""
-    whole = strand.log.bytes_from(begin)
-    low, high = 1, max(1, most)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if whole - strand.log.bytes_from(begin + middle) <= bytes_max:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Return how many of `most` records have no more than so many bytes; at least one."""
+    left = bytes_max
+    for extent in strand.log.extents(begin, begin + most):
+        if extent.size_bytes > left:
+            low, high = extent.start, extent.stop
+            while low < high:
+                middle = (low + high + 1) // 2
+                if _bytes_between(strand, extent.start, middle) <= left:
+                    low = Offset(middle)
+                else:
+                    high = Offset(middle - 1)
+            return max(1, low - begin)
+        left -= extent.size_bytes
+    return most
+
+
+def _bytes_between(strand: Strand, start: int, stop: int) -> int:
+    return sum(extent.size_bytes for extent in strand.log.extents(start, stop))
 
 
 class _Marks:
