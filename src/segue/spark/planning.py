@@ -46,10 +46,17 @@ class Task(InputPartition):
     """What one task reads, in order."""
 
     def __init__(
-        self, ranges: list[Range], *, fails_on_data_loss: bool, allows_network: bool
+        self,
+        ranges: list[Range],
+        *,
+        passes_deleted: bool,
+        passes_damage: bool,
+        allows_network: bool,
     ) -> None:
         self.ranges = ranges
-        self.fails_on_data_loss = fails_on_data_loss
+        self.passes_deleted = passes_deleted
+        """Whether what was deleted since the read was planned is nobody's loss."""
+        self.passes_damage = passes_damage
         self.allows_network = allows_network
 
     def __repr__(self) -> str:
@@ -165,8 +172,14 @@ class _Atom:
         return self.stop - self.start
 
 
-def plan(options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends) -> list[Task]:
-    """Return the tasks that read from start to stop in each strand."""
+def plan(
+    options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends, *, is_snapshot: bool = True
+) -> list[Task]:
+    """Return the tasks that read from start to stop in each strand.
+
+    A snapshot of a queue or a ring is of something that moves on: what is deleted while it is read
+    was settled or overwritten meanwhile.
+    """
     atoms = [
         atom
         for label, (start, stop) in ends.items()
@@ -182,7 +195,9 @@ def plan(options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends) -> l
     return [
         Task(
             [_range(strands[label], start, stop) for label, start, stop in ranges],
-            fails_on_data_loss=options.fails_on_data_loss,
+            passes_deleted=not options.fails_on_data_loss
+            or (is_snapshot and options.kind != "topic"),
+            passes_damage=not options.fails_on_data_loss,
             allows_network=options.allows_network,
         )
         for ranges in _packed(small, target, options.records_max)

@@ -12,7 +12,7 @@ from segue.log import Log
 from segue.spark.decoding import Wanted
 from segue.spark.options import ReadOptions
 from segue.spark.planning import Range, Task, batch_offsets, plan
-from segue.spark.strands import opened_shelf
+from segue.spark.strands import Label, opened_shelf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,8 @@ class BatchReader(DataSourceReader):
         with opened_shelf(self._options, self._wanted) as shelf:
             strands = shelf.strands()
             options = self._options
-            return plan(options, strands, batch_offsets(options, strands))
+            ends = batch_offsets(options, strands)
+            return plan(options, strands, ends, is_snapshot=True)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         assert isinstance(partition, Task)
@@ -42,15 +43,11 @@ def read_task(task: Task) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a task."""
     for each in task.ranges:
         with Log(each.path, read_only=True, allow_network=task.allows_network) as log:
-            if task.fails_on_data_loss:
-                for columns in log.columns(each.start, stop=each.stop):
-                    yield from each.decoder.batches(columns)
-            else:
-                yield from _what_is_left(log, each)
+            yield from _read(log, each, task)
 
 
-def _what_is_left(log: Log, range_: Range) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a range, passing over what was deleted meanwhile or is damaged."""
+def _read(log: Log, range_: Range, task: Task) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a range, passing over what the task may."""
     start = range_.start
     while start < range_.stop:
         try:
@@ -59,23 +56,36 @@ def _what_is_left(log: Log, range_: Range) -> "Iterator[pa.RecordBatch]":
                 start = int(columns.offset[-1]) + 1
             return
         except OffsetTrimmed as error:
-            after = error.earliest
-            reason = "deleted"
+            if not task.passes_deleted:
+                raise in_partition(error, range_.label) from None
+            after, reason = error.earliest, "deleted"
         except CorruptRecord as error:
-            after = error.last_offset + 1
-            reason = str(error)
+            if not task.passes_damage:
+                raise
+            after, reason = error.last_offset + 1, str(error)
         except CorruptSegment as error:
-            after = _next_segment(log, start)
-            reason = str(error)
+            if not task.passes_damage:
+                raise
+            after, reason = _next_segment(log, start), str(error)
         after = max(start + 1, min(after, range_.stop))
         logger.warning(
-            "records are lost name=%s number=%s from=%d to=%d reason=%s",
+            "passed over name=%s number=%s from=%d to=%d reason=%s",
             *range_.label,
             start,
             after,
             reason,
         )
         start = after
+
+
+def in_partition(error: OffsetTrimmed, label: Label) -> OffsetTrimmed:
+    """Return the same error, saying which partition it is about."""
+    return OffsetTrimmed(
+        offset=error.offset,
+        earliest=error.earliest,
+        latest=error.latest,
+        partition=int(label.number) if label.number.isdecimal() else None,
+    )
 
 
 def _next_segment(log: Log, offset: int) -> int:

@@ -213,6 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options,
             strands,
             {label: (begin, stops[label]) for label, begin in begins.items()},
+            is_snapshot=False,
         )
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
