@@ -9,7 +9,11 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if page.name != "spark.md"  # tests/spark runs it, and all that needs Spark, in one session.
+]
 EVERY_PAGE = [
     path
     for path in ROOT.rglob("*.md")
@@ -70,10 +74,16 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
 def test_snippets_run(page: Path, tmp_path: Path) -> None:
     """Each Python block is a program of its own."""
     for text in blocks(page, "python"):
+        if "segue.spark" in text:
+            continue
         subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "example",
+    [path for path in sorted((ROOT / "examples").glob("*.py")) if "spark" not in path.name],
+    ids=lambda e: e.name,
+)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     """From any directory, leaving an exit code of 0."""
     subprocess.run(

@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 from segue.errors import InvalidArgument
 from segue.log.layout import checked_name
 from segue.log.options import Sync, SyncName
+from segue.stores.opening import directory_of
 
 Kind = Literal["topic", "queue", "dead_letters", "ring"]
 ValueFormat = Literal["binary", "string", "json"]
@@ -114,6 +115,8 @@ def read_options(options: Mapping[str, str], *, is_stream: bool | None) -> ReadO
     reader = given.text("reader")
     if reader is not None:
         checked_name(reader)
+    if is_stream is False and reader is not None:
+        given.refuse(("startingOffsets", "startingTimestamp"), "contradicts reader")
     if is_stream and kind == "topic" and reader is None:
         raise InvalidArgument(
             "a stream needs a name, by which retention knows what it still needs: "
@@ -180,10 +183,11 @@ class _Given:
         return value
 
     def url(self) -> str:
+        """Return where the store is, absolute: tasks may run in another directory."""
         url = self.text("url") or self.text("path")
         if url is None:
             raise InvalidArgument('where is the store? option("url", "/data/store")')
-        return url
+        return str(directory_of(url).absolute())
 
     def sync(self) -> SyncName:
         value = self.text("sync") or "always"

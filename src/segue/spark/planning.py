@@ -17,6 +17,7 @@ from segue.errors import InvalidArgument, OffsetNotWritten, OffsetTrimmed
 from segue.spark.decoding import Decoder
 from segue.spark.options import EARLIEST, LATEST, ReadOptions, Where
 from segue.spark.strands import Label, Strand
+from segue.stores.file.topics import marks
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,10 @@ def _given(
 
 def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends:
     """Return from where to where a batch reads. Raises InvalidArgument, OffsetOutOfRange."""
-    starts = resolve(options.start or "earliest", strands, missing=EARLIEST)
+    if options.reader is None:
+        starts = resolve(options.start or "earliest", strands, missing=EARLIEST)
+    else:
+        starts = _places_of(options.reader, strands)
     stops = resolve(options.end, strands, missing=LATEST)
     for label, stop in stops.items():
         strand = strands[label]
@@ -122,6 +126,17 @@ def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends
     return {
         label: (start, stops[label])
         for label, start in checked_starts(options, strands, starts).items()
+    }
+
+
+def _places_of(reader: str, strands: Mapping[Label, Strand]) -> Offsets:
+    """Return where a named reader stands; the beginning of what it has never been to."""
+    saved = {label: marks.saved(strand.log, reader) for label, strand in strands.items()}
+    if strands and all(place is None for place in saved.values()):
+        raise InvalidArgument(f"there is no reader {reader}")
+    return {
+        label: strands[label].first if place is None else int(place)
+        for label, place in saved.items()
     }
 
 

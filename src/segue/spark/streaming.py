@@ -148,6 +148,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         for label, place in starts.items():
             ends.setdefault(label, place)  # What is not there now is not forgotten.
+            strand = strands.get(label)
+            if strand is not None and place > strand.end:
+                # A power cut took back what was read: what comes next there is new.
+                ends[label] = checked_starts(self._options, {label: strand}, {label: place})[label]
         if isinstance(limit, ReadAllAvailable):
             return told(ends)
         lags = {label: ends[label] - self._begin(label, starts, strands) for label in strands}
