@@ -37,6 +37,7 @@ _GROUPS: Final = {
     "topic": "Fill, read and look after streams that can be read again.",
     "ring": "Fill, drain and look at bounded buffers.",
     "lock": "Run commands under a lock, and see who holds one.",
+    "spark": "Run jobs over a store on Spark.",
 }
 
 # Typer carries click inside or beside itself, as the version may be: the class is found either way.

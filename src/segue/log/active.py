@@ -215,6 +215,8 @@ class ActiveSegment:
         self,
         header: SegmentHeader | None = None,
         pieces: Sequence[tuple[Position, bytes | memoryview]] = (),
+        *,
+        sync_pieces: bool = False,
     ) -> Tail:
         """Seal the active segment and go on in a new one, which has `header` and holds `pieces`.
 
@@ -225,7 +227,12 @@ class ActiveSegment:
         header = header or self._next_header()
         first_offset = header.first_offset
         created = create_segment(
-            self._directory, header, self._disk, sync=self._durable, pieces=pieces
+            self._directory,
+            header,
+            self._disk,
+            sync=self._durable,
+            pieces=pieces,
+            sync_pieces=sync_pieces and self._durable,
         )
         with (
             self._sync_lock,

@@ -354,7 +354,8 @@ class Appender(ActiveSegment):
                 pieces.append((position, batch.data))
                 position = Position(position + len(batch.data))
             pieces.append((Position(HEADER_BYTES), table))
-            tail = self._roll(header, pieces)
+            # Synced before the segment gets its name: a power cut must not keep some batches only.
+            tail = self._roll(header, pieces, sync_pieces=True)
             tail.take_in(count, position, chain, time_us)
             return header.first_offset
 

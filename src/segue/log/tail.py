@@ -282,11 +282,13 @@ def create_segment(
     *,
     sync: bool,
     pieces: Sequence[tuple[Position, bytes | memoryview]] = (),
+    sync_pieces: bool = False,
 ) -> Path:
     """Write a new segment beside its final name and return where it lies.
 
-    It is empty, or holds `pieces`, which are not synced: a batch is checked whole before anyone
-    believes it. `adopt_segment` gives it its name. Until then a full disk has changed nothing.
+    It is empty, or holds `pieces`. One batch need not be synced: it is checked whole before anyone
+    believes it. Several that belong together must be. `adopt_segment` gives it its name. Until
+    then a full disk has changed nothing.
     """
     path = directory / f"{segment_filename(header.id)}.new"
     with storage_errors(f"creating {path}"):
@@ -299,6 +301,8 @@ def create_segment(
                 disk.sync_data(fd)
             for position, piece in pieces:
                 disk.write_at(fd, piece, position)
+            if sync_pieces:
+                disk.sync_data(fd)
         except OSError:
             with contextlib.suppress(OSError):
                 disk.unlink(path)

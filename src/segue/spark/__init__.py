@@ -14,5 +14,6 @@ if find_spec("pyspark") is None:
 
 from segue.spark.session import session
 from segue.spark.source import SegueDataSource, register
+from segue.spark.table import table
 
-__all__ = ["SegueDataSource", "register", "session"]
+__all__ = ["SegueDataSource", "register", "session", "table"]

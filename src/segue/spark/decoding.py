@@ -134,6 +134,8 @@ class MessageDecoder:
     portrait: LogPortrait
     is_letters: bool = False
     """Whether offsets are those among the dead letters."""
+    is_stream: bool = False
+    """Whether each message is told where it was pushed, and nowhere else."""
     priorities: frozenset[int] | None = None
 
     def within(self, start: int, stop: int) -> "MessageDecoder":
@@ -146,14 +148,15 @@ class MessageDecoder:
                 yield batch
 
     def _batch(self, columns: Columns) -> pa.RecordBatch:
-        rows = _MessageRows(columns, self.portrait)
+        rows = _MessageRows(columns, self.portrait, reveal=self.is_stream)
         shown = rows.states != HIDDEN
         if self.portrait.lane == ASIDE:
-            shown &= ~rows.messages.is_carried | rows.is_touched
+            is_moved = rows.messages.is_carried
+            shown &= ~is_moved if self.is_stream else ~is_moved | rows.is_touched
         if self.priorities is not None:
             shown &= np.isin(rows.priority, list(self.priorities))
         if not shown.all():
-            rows = _MessageRows(_chosen(columns, shown), self.portrait)
+            rows = _MessageRows(_chosen(columns, shown), self.portrait, reveal=self.is_stream)
         count = len(rows.states)
         messages = rows.messages
         return self.wanted.batch(
@@ -182,8 +185,9 @@ class MessageDecoder:
 class _MessageRows:
     """What is known of a stretch of messages, by what they say and by what was done to them."""
 
-    def __init__(self, columns: Columns, portrait: LogPortrait) -> None:
+    def __init__(self, columns: Columns, portrait: LogPortrait, *, reveal: bool) -> None:
         self.columns = columns
+        self._reveal = reveal
         self.messages = MessageColumns(columns)
         self._portrait = portrait
         self._touched = portrait.touched
@@ -191,7 +195,7 @@ class _MessageRows:
 
     @cached_property
     def states(self) -> _Ints:
-        return self._portrait.states(self.columns.offset)
+        return self._portrait.states(self.columns.offset, reveal=self._reveal)
 
     def _known(self, untouched: _Ints, touched: _Ints) -> _Ints:
         if not self.is_touched.any():

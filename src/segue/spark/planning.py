@@ -30,6 +30,7 @@ SPLIT_SLACK: Final = 1.25
 
 Offsets = dict[Label, int]
 Ends = Mapping[Label, tuple[int, int]]
+_Ranges = list[tuple[Label, int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,7 @@ def plan(
             passes_damage=not options.fails_on_data_loss,
             allows_network=options.allows_network,
         )
-        for ranges in _packed(small, target, options.records_max)
+        for ranges in _at_least(options.min_partitions, _packed(small, target, options.records_max))
     ]
 
 
@@ -243,11 +244,9 @@ def _split(atom: _Atom, target: float, records_max: int | None) -> Iterator[_Ato
         )
 
 
-def _packed(
-    atoms: Iterable[_Atom], target: float, records_max: int | None
-) -> list[list[tuple[Label, int, int]]]:
+def _packed(atoms: Iterable[_Atom], target: float, records_max: int | None) -> list[_Ranges]:
     """Return tasks as lists of ranges: neighbours are joined until a task is large enough."""
-    tasks: list[list[tuple[Label, int, int]]] = []
+    tasks: list[_Ranges] = []
     cost, count = 0.0, 0
     for atom in atoms:
         is_full = cost + atom.cost / 2 > target or (
@@ -264,6 +263,33 @@ def _packed(
         cost += atom.cost
         count += atom.count
     return tasks
+
+
+def _at_least(count: int, tasks: list[_Ranges]) -> list[_Ranges]:
+    """Return so many tasks, if there are as many records: the largest are parted."""
+    while len(tasks) < count:
+        largest = max(range(len(tasks)), key=lambda place: _count(tasks[place]))
+        if _count(tasks[largest]) < 2:  # noqa: PLR2004 - one record cannot be parted
+            break
+        tasks[largest : largest + 1] = _halves(tasks[largest])
+    return tasks
+
+
+def _count(ranges: _Ranges) -> int:
+    return sum(stop - start for _, start, stop in ranges)
+
+
+def _halves(ranges: _Ranges) -> tuple[_Ranges, _Ranges]:
+    """Return the first half of the records of a task, and the second."""
+    left = _count(ranges) // 2
+    first: _Ranges = []
+    for place, (label, start, stop) in enumerate(ranges):
+        if stop - start > left:
+            first += [(label, start, start + left)] if left else []
+            return first, [(label, start + left, stop), *ranges[place + 1 :]]
+        first.append((label, start, stop))
+        left -= stop - start
+    return first, []
 
 
 def _range(strand: Strand, start: int, stop: int) -> Range:

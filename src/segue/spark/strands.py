@@ -62,7 +62,7 @@ class Shelf(Protocol):
         """Let go of every file."""
 
 
-def open_shelf(options: ReadOptions, wanted: Wanted) -> Shelf:
+def open_shelf(options: ReadOptions, wanted: Wanted, *, is_stream: bool = False) -> Shelf:
     """Return what the options ask for. Raises InvalidArgument, LogNotFound, TopicNotFound."""
     root = directory_of(options.url)
     if not (root / "segue.toml").exists():
@@ -71,7 +71,7 @@ def open_shelf(options: ReadOptions, wanted: Wanted) -> Shelf:
         return TopicShelf(root, options, wanted)
     if options.kind == "ring":
         return RingShelf(root, options, wanted)
-    return QueueShelf(root, options, wanted)
+    return QueueShelf(root, options, wanted, is_stream=is_stream)
 
 
 @contextmanager
@@ -169,9 +169,15 @@ class TopicShelf:
 
 
 class QueueShelf:
-    """The messages of a queue, or its dead letters alone."""
+    """The messages of a queue, or its dead letters alone.
 
-    def __init__(self, root: Path, options: ReadOptions, wanted: Wanted) -> None:
+    A stream of a queue is what is pushed to it: a message that dies is not told a second time.
+    """
+
+    def __init__(
+        self, root: Path, options: ReadOptions, wanted: Wanted, *, is_stream: bool
+    ) -> None:
+        self._is_stream = is_stream
         self._options = options
         self._wanted = wanted
         self._store = _store(root, options)
@@ -207,6 +213,7 @@ class QueueShelf:
                         queue=self._options.name,
                         portrait=portrait,
                         is_letters=self._options.kind == "dead_letters",
+                        is_stream=self._is_stream,
                         priorities=self._options.priorities,
                     ),
                     log=self._logs.open(portrait.path),
@@ -215,9 +222,10 @@ class QueueShelf:
 
     def _number(self, portrait: LogPortrait) -> str | None:
         """Return what the strand of a log is called, None if it is not wanted."""
+        is_letters = self._options.kind == "dead_letters"
         if portrait.lane is None:
-            return DEAD
-        if self._options.kind == "dead_letters":
+            return DEAD if is_letters or not self._is_stream else None
+        if is_letters:
             return None
         if portrait.lane == ASIDE:
             return LATER

@@ -27,7 +27,7 @@ from segue.errors import OffsetOutOfRange
 from segue.log.layout import Offset
 from segue.spark.decoding import Wanted
 from segue.spark.options import EARLIEST, ReadOptions, Where
-from segue.spark.planning import Offsets, Task, checked_starts, plan, resolve
+from segue.spark.planning import Offsets, checked_starts, plan, resolve
 from segue.spark.reading import read_task
 from segue.spark.strands import Label, Shelf, Strand, TopicShelf, open_shelf
 from segue.stores.file.store import FileStore
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _strands(self) -> dict[Label, Strand]:
         if self._shelf is None:
-            self._shelf = open_shelf(self._options, self._wanted)
+            self._shelf = open_shelf(self._options, self._wanted, is_stream=True)
         return self._shelf.strands()
 
     @property
@@ -220,9 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_snapshot=False,
         )
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of a task."""
-        assert isinstance(partition, Task)
         return read_task(partition)
 
     def commit(self, end: Told) -> None:

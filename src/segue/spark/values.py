@@ -8,6 +8,7 @@ import json
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -20,6 +21,8 @@ _OPEN_BRACE: Final = ord("{")
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 ROWS_ALONE: Final = 1
+
+_Mask = npt.NDArray[np.bool_]
 
 
 def decode_values(values: pa.BinaryArray, format_: ValueFormat, type_: pa.DataType) -> pa.Array:
@@ -63,14 +66,10 @@ def parse_json(values: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
         usable = _is_one_line(values)
     if usable.all():
         return _parsed(values, fields, type_)
-    rows = np.flatnonzero(usable)
-    place = np.zeros(len(values), dtype=np.int64)
-    place[rows] = np.arange(len(rows))
-    parsed = _parsed(values.take(pa.array(rows)), fields, type_)
-    return parsed.take(pa.array(place, mask=~usable))
+    return _spread(_parsed(values.filter(pa.array(usable)), fields, type_), usable)
 
 
-def _is_one_line(values: pa.BinaryArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_one_line(values: pa.BinaryArray) -> _Mask:
     """Tell which values begin as an object does and stay on one line.
 
     Then each line that is parsed gives at least one row, and as many rows as lines means one each.
@@ -88,9 +87,7 @@ def _is_one_line(values: pa.BinaryArray) -> np.ndarray[tuple[int], np.dtype[np.b
     return np.asarray(usable)
 
 
-def _in_one_line(
-    values: pa.BinaryArray, usable: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> pa.BinaryArray:
+def _in_one_line(values: pa.BinaryArray, usable: _Mask) -> pa.BinaryArray:
     """Return values with those written anew that are objects laid out in another way."""
     mended = values.to_pylist()
     for row in np.flatnonzero(~usable):
@@ -122,10 +119,50 @@ def _parsed(values: pa.BinaryArray, fields: pa.Schema, type_: pa.StructType) -> 
         return _struct(table, type_)
     if len(values) == ROWS_ALONE:
         return pa.nulls(1, type_)
-    # One of them is not what it should be: found by halving, so that the others keep their speed.
+    fits = np.array([_says(each, type_) for each in values.to_pylist()])
+    if not fits.all():
+        return _spread(_parsed(values.filter(pa.array(fits)), fields, type_), fits)
+    # Arrow is stricter than that in some way. Halving finds where, and spares the others.
     middle = len(values) // 2
     halves = [_parsed(half, fields, type_) for half in (values[:middle], values[middle:])]
     return pa.concat_arrays(halves)
+
+
+def _says(value: bytes, type_: pa.StructType) -> bool:
+    """Tell whether a value is an object with fields of these types."""
+    try:
+        return _fits(json.loads(value), type_)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _fits(said: object, type_: pa.DataType) -> bool:
+    """Tell whether what JSON says can be of a type; where only Arrow knows, it may be."""
+    if said is None:
+        return True
+    if pa.types.is_struct(type_):
+        return isinstance(said, dict) and all(
+            _fits(said.get(field.name), field.type) for field in type_
+        )
+    if pa.types.is_list(type_):
+        return isinstance(said, list) and all(_fits(each, type_.value_type) for each in said)
+    if pa.types.is_boolean(type_):
+        return isinstance(said, bool)
+    if pa.types.is_integer(type_):
+        most = 1 << type_.bit_width - 1
+        return type(said) is int and -most <= said < most
+    if pa.types.is_floating(type_):
+        return type(said) in {int, float}
+    if pa.types.is_string(type_):
+        return isinstance(said, str)
+    return True
+
+
+def _spread(parsed: pa.StructArray, rows: _Mask) -> pa.StructArray:
+    """Return what was parsed of some rows as all rows, null where the others are."""
+    place = np.zeros(len(rows), dtype=np.int64)
+    place[rows] = np.arange(len(parsed))
+    return parsed.take(pa.array(place, mask=~rows))
 
 
 def _read_json(text: pa.Buffer, fields: pa.Schema) -> pa.Table:

@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from segue.delivery.events import ASIDE
-from segue.errors import CorruptManifest
+from segue.errors import CorruptManifest, SegueError, StorageError
 from segue.log.disk import Disk, storage_errors
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import KEYED
 from segue.spark.sink.staging import StagedFile, WriteId, staging_path
-from segue.stores.file.adopting import adopt_messages, forget_adoptions, push_keyed
+from segue.stores.file.adopting import (
+    adopt_messages,
+    forget_adoptions,
+    push_keyed,
+    require_space,
+)
 from segue.stores.file.claims import locked
 from segue.stores.file.documents import number, read_document, write_document
 from segue.stores.file.store import FileStore
@@ -53,11 +58,12 @@ class Committer:
         """Have the write happen; False if it had happened before, and `files` are dropped."""
         listed = list(files)
         with self._store() as store, self._alone():
-            self._finish_others(store)
+            self._finish_listed(store, write.query)
             if self._is_done(write):
                 self._drop(write)
                 return False
             if listed:
+                self._check(store, write, listed)
                 self._write_list(write, listed)
             self._finish(store, write, listed)
             self._drop_orphans()
@@ -75,7 +81,7 @@ class Committer:
         """Finish what others have left unfinished."""
         if self._disk.exists(self._path) and self._pending():
             with self._store() as store, self._alone():
-                self._finish_others(store)
+                self._finish_listed(store, None)
 
     def is_done(self, write: WriteId) -> bool:
         """Tell whether the write has happened."""
@@ -104,11 +110,31 @@ class Committer:
             names = self._disk.names(self._path)
         return [self._path / name for name in sorted(names) if name.endswith(COMMIT)]
 
-    def _finish_others(self, store: FileStore) -> None:
+    def _finish_listed(self, store: FileStore, query: str | None) -> None:
+        """Finish what was listed and left. What cannot be is an error for its own query only."""
         for path in self._pending():
-            write, files = self._read_list(path)
-            logger.warning("finishing a write query=%s batch=%s", write.query, write.batch)
-            self._finish(store, write, files)
+            owner: str | None = None
+            try:
+                write, files = self._read_list(path)
+                owner = write.query
+                logger.warning("finishing a write query=%s batch=%s", write.query, write.batch)
+                self._finish(store, write, files)
+            except (SegueError, FileNotFoundError) as error:
+                if query is not None and owner == query:
+                    raise
+                logger.error("not finished path=%s reason=%s", path, error)
+
+    def _check(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
+        """Raise before the write is listed if it could never be finished."""
+        directory = self._path / write.directory
+        for file in files:
+            if not self._disk.exists(directory / f"{file.id}.q"):
+                raise StorageError(f"{directory / file.id}.q is gone: the write was aborted")
+        if self._options.kind == "queue":
+            store.queue(self._options.name)
+            core = store._queue_core(self._options.name)
+            with core.turn():
+                require_space(core, sum(file.count for file in files))
 
     def _finish(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
         """Have a write that is listed happen, and be remembered."""
@@ -157,6 +183,8 @@ class Committer:
     def _adopt(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
         """Adopt what is listed and not yet there: partitions side by side, each in order."""
         directory = self._path / write.directory
+        if not files:
+            return
         by_number: dict[int, list[StagedFile]] = {}
         for file in files:
             by_number.setdefault(file.number, []).append(file)
@@ -166,8 +194,10 @@ class Committer:
         core = store.topic(self._options.name)._core
 
         def adopt(partition: int) -> None:
-            for file in by_number[partition]:
-                adopt_staged(core, directory / f"{file.id}.q", partition=partition, key=file.id)
+            ids = [file.id for file in by_number[partition]]
+            for id_ in ids:
+                path = directory / f"{id_}.q"
+                adopt_staged(core, path, partition=partition, key=id_, together_with=ids)
 
         with ThreadPoolExecutor(max_workers=min(ADOPTERS_MAX, len(by_number))) as pool:
             list(pool.map(adopt, sorted(by_number)))

@@ -25,7 +25,13 @@ from pyspark.sql.types import (
 
 from segue.delivery import topic_record as layout
 from segue.delivery.events import ASIDE
-from segue.delivery.message import Prefix, headers_from, key_from, pack_message
+from segue.delivery.message import (
+    HEADERS_BYTES_MAX,
+    Prefix,
+    headers_from,
+    key_from,
+    pack_message,
+)
 from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 from segue.log.staging import Batch
@@ -156,6 +162,8 @@ def _records(
         has_time = np.asarray(times.is_valid())
         attrs[has_time] |= np.uint64(layout.HAS_TIMESTAMP)
         micros = np.asarray(times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(0))
+        if int(micros.min()) < layout.MOMENT_US_MIN or int(micros.max()) > layout.MOMENT_US_MAX:
+            raise InvalidArgument("a timestamp must lie between the years 1 and 9999")
         fixed = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(layout.TIMESTAMP_BYTES), len(micros), [None, pa.py_buffer(micros)]
         )
@@ -210,8 +218,9 @@ def _packed_headers(headers: pa.Array | None) -> pa.BinaryArray | None:
     joined = pc.binary_join(lists, b"").fill_null(b"")
     if headers.null_count:
         joined = pc.if_else(headers.is_valid(), joined, b"")
-    if int(_lengths(joined).max()) > layout.LENGTH_MASK:
-        raise InvalidArgument(f"headers of more than {layout.LENGTH_MASK} bytes")
+    longest = int(_lengths(joined).max())
+    if longest > HEADERS_BYTES_MAX:
+        raise InvalidArgument(f"headers of {longest} bytes; at most {HEADERS_BYTES_MAX} fit")
     return joined
 
 

@@ -9,7 +9,6 @@ or aborted, or with the first commit a day later.
 """
 
 import contextlib
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,9 @@ import numpy as np
 
 from segue.clock import system_clock
 from segue.delivery.topic_record import adoption_digest, with_adoption
-from segue.log.disk import Disk
+from segue.errors import RecordTooLarge
+from segue.log.disk import Disk, storage_errors
+from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.log.staging import Batch, write_staged
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import KEYED, TopicRows, message_batches
@@ -81,14 +82,20 @@ class _Waiting:
 
     batches: list[Batch] = field(default_factory=list)
     size_bytes: int = 0
-    since: float = field(default_factory=time.monotonic)
 
 
 class Stage:
     """Writes the rows of one task aside."""
 
-    def __init__(self, options: WriteOptions, write: WriteId, partitions: int) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        write: WriteId,
+        partitions: int,
+        record_bytes_max: int = SEGMENT_BYTES_MAX,
+    ) -> None:
         self._options = options
+        self._record_bytes_max = record_bytes_max
         self._disk = Disk()
         self._path = staging_path(options) / write.directory
         self._rows = TopicRows(partitions=max(1, partitions), turn=uuid.uuid4().int % 4096)
@@ -114,6 +121,9 @@ class Stage:
         return message_batches(rows, now_us=system_clock())
 
     def _add(self, number: int, batch: Batch) -> None:
+        longest = int(batch.lengths.max())
+        if longest > self._record_bytes_max:
+            raise RecordTooLarge(size_bytes=longest, size_bytes_max=self._record_bytes_max)
         waiting = self._waiting.setdefault(number, _Waiting())
         waiting.batches.append(batch)
         waiting.size_bytes += len(batch.data)
@@ -124,8 +134,9 @@ class Stage:
 
     def _flush(self, number: int) -> None:
         waiting = self._waiting.pop(number)
-        if not self._disk.exists(self._path):
-            self._disk.make_directory(self._path)
+        with storage_errors(f"creating {self._path}"):
+            if not self._disk.exists(self._path):
+                self._disk.make_directory(self._path)
         id_ = uuid.uuid4().hex
         batches = waiting.batches if number == KEYED else self._marked(waiting.batches, id_)
         write_staged(

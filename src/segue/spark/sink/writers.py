@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from segue.errors import InvalidArgument, TopicNotFound
 from segue.log.disk import Disk
+from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.spark.options import WriteOptions
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import check_columns
@@ -26,6 +27,8 @@ from segue.stores.opening import directory_of, open_directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MARK_BYTES_MAX: Final = 1024
+"""What the first record of a segment says of its adoption, at most."""
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 """Where Spark tells a task which batch of which query it works on."""
@@ -47,28 +50,34 @@ class _Writer:
             raise InvalidArgument("a store is only ever appended to: mode('append')")
         check_columns(schema, options.kind)
         self._options = options
-        self._partitions = _ready(options)
+        self._partitions, self._record_bytes_max = _ready(options)
 
-    def _stage(self, rows: "Iterator[pa.RecordBatch]", write: WriteId) -> Staged:
-        return Staged(write, Stage(self._options, write, self._partitions).write(rows))
+    def stage(self, rows: "Iterator[pa.RecordBatch]", write: WriteId) -> Staged:
+        """Write the rows of a task aside."""
+        stage = Stage(self._options, write, self._partitions, self._record_bytes_max)
+        return Staged(write, stage.write(rows))
 
 
-def _ready(options: WriteOptions) -> int:
-    """Have what is written to be there, and unfinished writes finished; return its partitions."""
+def _ready(options: WriteOptions) -> tuple[int, int]:
+    """Have what is written to be there, and unfinished writes finished.
+
+    Return its partitions, and how large a record may be.
+    """
     with open_directory(
         directory_of(options.url), sync=options.sync, allow_network=options.allows_network
     ) as store:
-        partitions = 0
         if options.kind == "topic":
             store.topic(options.name)._core.existing()
             manifest = read_manifest(directory_of(options.url) / TOPICS / options.name, Disk())
             if manifest is None:
                 raise TopicNotFound(name=options.name)
-            partitions = manifest.partitions
+            partitions, record_bytes_max = manifest.partitions, SEGMENT_BYTES_MAX
         else:
             store.queue(options.name)
+            lane = store._queue_core(options.name).lane(0)
+            partitions, record_bytes_max = 0, lane.log.writer.new_segment_bytes_max
     Committer(options).recover()
-    return partitions
+    return partitions, record_bytes_max - MARK_BYTES_MAX
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -84,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write the rows of a task aside."""
-        return self._writer._stage(iterator, self._write)
+        return self._writer.stage(iterator, self._write)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Adopt what all tasks wrote."""
@@ -106,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write the rows of a task aside."""
-        return self._writer._stage(iterator, _current_batch())
+        return self._writer.stage(iterator, _current_batch())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Adopt what all tasks wrote, unless this batch has been before."""

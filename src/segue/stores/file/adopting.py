@@ -54,10 +54,13 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
             now_us = core.place.clock()
             if ledger.key_holder(digest, now_us) is not None:
                 return False
-            _require_space(core, staged.count)
+            require_space(core, staged.count)
             log = core.lane_in_turn(lane).log
             start = int(log.writer.written)
             core.journal.write(events.Keying(((digest, lane, start),)))
+            if core.place.is_durable:
+                # Before the messages can be: else they would come again after a power cut.
+                core.journal.sync()
             with log.writer.mutex:
                 wrote = False
                 try:
@@ -76,7 +79,8 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
     return True
 
 
-def _require_space(core: "QueueCore", count: int) -> None:
+def require_space(core: "QueueCore", count: int) -> None:
+    """Raise QueueFull unless so many messages fit, in a turn."""
     capacity = core.ledger.rules.capacity
     if capacity is not None and core.held_count() + count > capacity:
         raise QueueFull(queue=core.name, capacity=capacity)
@@ -108,10 +112,10 @@ def push_keyed(core: "QueueCore", path: Path) -> int:
                 position += length
                 letters.append(_letter(payload, attr))
                 if len(letters) == LETTERS_PER_PUSH:
-                    pusher.push_letters(letters, None)
+                    pusher.push_letters(letters, 0)
                     letters = []
     if letters:
-        pusher.push_letters(letters, None)
+        pusher.push_letters(letters, 0)
     return count
 
 

@@ -81,11 +81,16 @@ class LogPortrait:
     touched: Touched
     hidden: _Ints
     """Where messages lie that are told elsewhere."""
+    hidden_state: _Ints
+    """What is told of them there."""
     dead: list[tuple[int, int]] = field(default_factory=list)
     """Where dead letters lie, as runs."""
 
-    def states(self, at: _Ints) -> _Ints:
-        """Return the state of the messages at these offsets, as codes."""
+    def states(self, at: _Ints, *, reveal: bool = False) -> _Ints:
+        """Return the state of the messages at these offsets, as codes.
+
+        With `reveal` also of those that are told elsewhere.
+        """
         if self.lane is None:
             states = np.full(len(at), HIDDEN, dtype=np.int64)
             if self.dead:
@@ -96,7 +101,8 @@ class LogPortrait:
             fresh = DELAYED if self.lane == ASIDE else READY
             states = np.where(at >= self.cursor, fresh, SETTLED).astype(np.int64)
         if len(self.hidden):
-            states[found_in(self.hidden, at)[1]] = HIDDEN
+            place, is_hidden = found_in(self.hidden, at)
+            states[is_hidden] = self.hidden_state[place[is_hidden]] if reveal else HIDDEN
         place, is_touched = found_in(self.touched.at, at)
         states[is_touched] = self.touched.state[place[is_touched]]
         return states
@@ -112,6 +118,7 @@ class LogPortrait:
             cursor=self.cursor,
             touched=self.touched.within(start, stop),
             hidden=self.hidden[int(low) : int(high)],
+            hidden_state=self.hidden_state[int(low) : int(high)],
             dead=[run for run in self.dead if run[0] < stop and start < run[1]],
         )
 
@@ -145,9 +152,11 @@ def portrait_of(core: "QueueCore") -> list[LogPortrait]:
             cursors[ASIDE] = ledger.aside_next
         dead_log = core.lanes.dead.log if core.lanes.has_dead else None
         ends = {lane: int(log.next_offset) for lane, log in logs.items()}
-    hidden: dict[int, set[int]] = {lane: set() for lane in logs}
-    for key in (*places, *_identities(dead_log, dead)):
-        hidden.setdefault(key.lane, set()).add(key.offset)
+    hidden: dict[int, dict[int, int]] = {lane: {} for lane in logs}
+    for key in places:
+        hidden.setdefault(key.lane, {})[key.offset] = _state_of(known[key])
+    for key in _identities(dead_log, dead):
+        hidden.setdefault(key.lane, {})[key.offset] = DEAD
     at_home = {key: found for key, found in known.items() if key not in places}
     portraits = [
         LogPortrait(
@@ -161,6 +170,7 @@ def portrait_of(core: "QueueCore") -> list[LogPortrait]:
                 + (_moved(known, places, IN_ASIDE) if lane == ASIDE else [])
             ),
             hidden=_ints(sorted(hidden[lane])),
+            hidden_state=_ints([state for _, state in sorted(hidden[lane].items())]),
         )
         for lane, log in logs.items()
     ]
@@ -174,6 +184,7 @@ def portrait_of(core: "QueueCore") -> list[LogPortrait]:
                 cursor=dead_log.next_offset,
                 touched=_touched(_moved(known, places, IN_DEAD)),
                 hidden=_ints([]),
+                hidden_state=_ints([]),
                 dead=dead,
             )
         )
@@ -194,9 +205,7 @@ def _touched(items: list[tuple[int, Key, Grant | Rest]]) -> Touched:
         lane=_ints([key.lane for _, key, _ in items]),
         offset=_ints([key.offset for _, key, _ in items]),
         priority=_ints([found.priority for _, _, found in items]),
-        state=_ints(
-            [LEASED if rest is None else READY if rest.is_ready else DELAYED for rest in rests]
-        ),
+        state=_ints([_state_of(found) for _, _, found in items]),
         attempt=_ints([found.attempt for _, _, found in items]),
         not_before_us=_ints([0 if rest is None else rest.not_before_us for rest in rests]),
         cause=[
@@ -207,6 +216,12 @@ def _touched(items: list[tuple[int, Key, Grant | Rest]]) -> Touched:
             for rest in rests
         ],
     )
+
+
+def _state_of(found: Grant | Rest) -> int:
+    if isinstance(found, Grant):
+        return LEASED
+    return READY if found.is_ready else DELAYED
 
 
 def _cause_name(cause: int) -> str | None:

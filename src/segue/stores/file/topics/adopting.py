@@ -4,6 +4,7 @@ The first record of each names the key under which it is to be adopted, so nothi
 changed on the way in. `bulk.py` adopts what others made; this, what was made to be adopted.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,12 @@ from segue.stores.file.topics.origins import current_origins
 from segue.stores.topic_contract import Adoption
 
 
-def adopt_staged(core: TopicCore, path: Path, *, partition: int, key: str) -> Adoption:
+def adopt_staged(
+    core: TopicCore, path: Path, *, partition: int, key: str, together_with: Collection[str]
+) -> Adoption:
     """Append the records of a segment that was written aside, unless that was done before.
+
+    It is remembered until another write is adopted: one whose keys are not `together_with`.
 
     Raises InvalidArgument, CorruptSegment, StorageError, FileNotFoundError.
     """
@@ -46,10 +51,11 @@ def adopt_staged(core: TopicCore, path: Path, *, partition: int, key: str) -> Ad
                 return Adoption(
                     partition=partition, first_offset=before, count=staged.count, is_new=False
                 )
+            origins.forget_staged({adoption_digest(each).hex() for each in together_with})
             first = _append(log, staged)
             if core.place.is_durable:
                 log.flush()
-            origins.take_in_adopted(digest, first, staged.count)
+            origins.take_in_staged(digest, first, staged.count)
     return Adoption(partition=partition, first_offset=first, count=staged.count, is_new=True)
 
 

@@ -5,7 +5,7 @@ what came later has to be read again, and what retention deletes is not forgotte
 up to date before anything is deleted, and whenever a producer looks the partition up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ class Origins:
     """Sequence number and offset, by producer."""
     adopted: dict[str, int] = field(default_factory=dict)
     """Offset, by the digest of the adoption key in hexadecimal, oldest first."""
+    staged: set[str] = field(default_factory=set)
+    """Those of them that are asked for again only until their write is finished."""
 
     def read_on(self, log: Log, end: int) -> None:
         """Take in what the partition holds before `end`."""
@@ -47,6 +49,7 @@ class Origins:
             # A power cut took the end: what was read there is not there any more.
             self.last = {who: last for who, last in self.last.items() if last[1] < end}
             self.adopted = {digest: at for digest, at in self.adopted.items() if at < end}
+            self.staged &= self.adopted.keys()
             self.upto = 0
         start = max(self.upto, log.first_offset)
         if start < end:
@@ -63,14 +66,21 @@ class Origins:
         while len(self.adopted) > ADOPTIONS_MAX:
             del self.adopted[next(iter(self.adopted))]
 
-    def take_in_adopted(self, digest: bytes, first: int, count: int) -> None:
+    def take_in_staged(self, digest: bytes, first: int, count: int) -> None:
         """Take in a segment that was adopted just now, of which all is known, without reading it.
 
         If others appended in between, it is read with what they did.
         """
         if self.upto == first:
             self.adopted[digest.hex()] = first
+            self.staged.add(digest.hex())
             self.upto = first + count
+
+    def forget_staged(self, current: Collection[str]) -> None:
+        """Forget the adoptions of writes that are finished: all but the `current` ones."""
+        for digest in self.staged.difference(current):
+            self.adopted.pop(digest, None)
+            self.staged.discard(digest)
 
     def last_sequence(self, producer: int) -> int:
         """Return the last sequence number of a producer, -1 if there is none."""
@@ -83,6 +93,7 @@ class Origins:
             "upto": self.upto,
             "last": {str(producer): list(last) for producer, last in self.last.items()},
             "adopted": [list(pair) for pair in self.adopted.items()],
+            "staged": sorted(self.staged),
         }
 
     @classmethod
@@ -95,6 +106,7 @@ class Origins:
                 for producer, (sequence, offset) in values["last"].items()
             },
             adopted={str(digest): number(at) for digest, at in values["adopted"]},
+            staged=set(map(str, values.get("staged", ()))),
         )
 
 
