@@ -286,9 +286,13 @@ class _Marks:
                     for label, start in starts.items()
                     if label.name == name
                 }
-                is_known = self._name in topic.readers()
+                known = {lag.partition for lag in topic.readers().get(self._name, ())}
+                # Also those that a first try was killed before it came to.
+                new = {each: start for each, start in given.items() if each not in known}
+                if new:
+                    topic.reader(self._name, new, partitions=sorted(new)).close()
                 self._readers[name] = topic.reader(
-                    self._name, "resume" if is_known else given, partitions=self._partitions
+                    self._name, "resume", partitions=self._partitions
                 )
             for partition, place in self._readers[name].position.items():
                 places[Label(name, str(partition))] = place

@@ -141,9 +141,10 @@ class TopicRows:
         if given is not None and given.null_count < len(given):
             said = np.asarray(given.fill_null(-1)).astype(np.int64)
             is_said = np.asarray(given.is_valid())
-            if (is_said & ((said < 0) | (said >= self.partitions))).any():
+            wrong = said[is_said & ((said < 0) | (said >= self.partitions))]
+            if len(wrong):
                 raise InvalidArgument(
-                    f"there is no partition {int(said[is_said].max())}, only {self.partitions}"
+                    f"there is no partition {int(wrong[0])}, only {self.partitions}"
                 )
             numbers = np.where(is_said, said, numbers)
         return numbers

@@ -5,14 +5,15 @@ before the messages are appended and noted after, as a deduplication key is: who
 between leaves a trace, and the next to have a turn finds out how far it got.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery import events
 from segue.delivery.events import ASIDE
 from segue.delivery.message import Prefix, pack_message, unpack_prefix
-from segue.errors import InvalidArgument, QueueFull
+from segue.errors import InvalidArgument, QueueFull, RecordTooLarge
+from segue.log import Log
 from segue.log.staging import Batch, read_staged
 from segue.stores.file.deduplication import (
     ADOPTION_REMEMBERED_US,
@@ -56,6 +57,7 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
                 return False
             require_space(core, staged.count)
             log = core.lane_in_turn(lane).log
+            _require_fit(log, lane, staged.batches)
             start = int(log.writer.written)
             core.journal.write(events.Keying(((digest, lane, start),)))
             if core.place.is_durable:
@@ -77,6 +79,14 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
         core.journal.sync()
     core.journal.bell.ring()
     return True
+
+
+def _require_fit(log: Log, lane: int, batches: Sequence[Batch]) -> None:
+    """Refuse what could not be moved to the dead letters later, as a push does."""
+    most = log.writer.new_segment_bytes_max // (2 if lane == ASIDE else 1)
+    longest = max(int(batch.lengths.max()) for batch in batches)
+    if longest > most:
+        raise RecordTooLarge(size_bytes=longest, size_bytes_max=most)
 
 
 def require_space(core: "QueueCore", count: int) -> None:
