@@ -22,7 +22,7 @@ from segue.spark.schema import arrow_schema
 from segue.spark.values import decode_values
 from segue.stores.file.message_columns import MessageColumns
 from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, found_in
-from segue.stores.file.topics.columns import Parts
+from segue.stores.file.topics.columns import Parts, text_of
 
 BATCH_ROWS_MAX: Final = 1 << 16
 BATCH_BYTES_MAX: Final = 8 << 20
@@ -94,7 +94,7 @@ class TopicDecoder:
                 "partition": lambda: pa.array(np.full(count, self.partition, dtype=np.int32)),
                 "offset": lambda: pa.array(columns.offset),
                 "timestamp": lambda: pa.array(parts.timestamps()).cast(_TIMESTAMP),
-                "headers": lambda: _header_lists(parts.headers(), count),
+                "headers": parts.headers,
             }
         )
 
@@ -121,8 +121,15 @@ class _LazyParts:
         times = self._columns.time_us
         return times if self._parts is None else self._parts.timestamps(times)
 
-    def headers(self) -> pa.MapArray | None:
-        return None if self._parts is None else self._parts.headers()
+    def headers(self) -> pa.ListArray:
+        """Return headers as Kafka's connector has them: a list of names and bytes."""
+        pairs = None if self._parts is None else self._parts.header_pairs()
+        if pairs is None:
+            nowhere = pa.array(np.zeros(len(self._columns) + 1, dtype=np.int32))
+            return pa.ListArray.from_arrays(nowhere, pa.array([], _HEADERS.value_type))
+        starts, names, values = pairs
+        both = pa.StructArray.from_arrays([text_of(names), values], names=["key", "value"])
+        return pa.ListArray.from_arrays(starts, both)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,17 +314,6 @@ def _moments(times_us: _Ints, *, null: int | None = None) -> pa.Array:
     """Return times as timestamps; `null` stands for none."""
     mask = None if null is None else times_us == null
     return pa.array(np.ascontiguousarray(times_us), mask=mask).cast(_TIMESTAMP)
-
-
-def _header_lists(headers: pa.MapArray | None, count: int) -> pa.Array:
-    """Return headers as Kafka's connector has them: a list of names and bytes."""
-    if headers is None:
-        no_pairs = pa.array([], _HEADERS.value_type)
-        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), no_pairs)
-    pairs = pa.StructArray.from_arrays(
-        [headers.keys, headers.items.cast(pa.binary())], names=["key", "value"]
-    )
-    return pa.ListArray.from_arrays(headers.offsets, pairs)
 
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

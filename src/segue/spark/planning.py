@@ -142,9 +142,9 @@ def _places_of(reader: str, strands: Mapping[Label, Strand]) -> Offsets:
 
 
 def checked_starts(
-    options: ReadOptions, strands: Mapping[Label, Strand], starts: Offsets
+    options: ReadOptions, strands: Mapping[Label, Strand], starts: Offsets, *, is_end: bool = False
 ) -> Offsets:
-    """Return where to begin, past what is gone if that is allowed.
+    """Return where to begin, past what is gone if that is allowed; or where to end.
 
     Raises OffsetTrimmed, OffsetNotWritten.
     """
@@ -159,7 +159,7 @@ def checked_starts(
                 )
             logger.warning("records are lost name=%s number=%s from=%d", *label, strand.end)
             checked[label] = strand.end
-        elif start < strand.first:
+        elif start < strand.first and not is_end:
             if options.fails_on_data_loss:
                 raise OffsetTrimmed(
                     offset=start, earliest=strand.first, latest=strand.end, partition=partition

@@ -1,7 +1,8 @@
 """Reading a stream: offsets that can be replayed, limits for each trigger, a place that is kept.
 
 An offset of the stream is the offset of every strand: `{"orders": {"0": 17, "1": 4}}`. What lies
-between two of them never changes, so a batch that Spark repeats after a crash has the same rows.
+between two of them in a topic never changes, so a batch that Spark repeats after a crash has the
+same rows. In a queue the messages are the same, and their state is that of the moment.
 
 A stream of a topic is a named reader of it. The reader's place follows what Spark has committed,
 one batch behind, so retention never deletes what Spark still needs.
@@ -154,7 +155,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[label] = checked_starts(self._options, {label: strand}, {label: place})[label]
         if isinstance(limit, ReadAllAvailable):
             return told(ends)
-        lags = {label: ends[label] - self._begin(label, starts, strands) for label in strands}
+        lags = {
+            label: max(0, ends[label] - self._begin(label, starts, strands)) for label in strands
+        }
         if self._waits_for_more(sum(lags.values())):
             return start
         if sum(lags.values()):
@@ -189,7 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if bytes_max is not None and take:
                 share = bytes_max * lag // total
                 take = _records_within(strands[label], begin, take, share)
-            limited[label] = max(begin + (take if lag else 0), starts.get(label, 0))
+            place = min(starts.get(label, 0), strands[label].end)
+            limited[label] = max(begin + take if lag else place, place)
         return limited
 
     def reportLatestOffset(self) -> Told:
@@ -208,15 +212,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [label for label, stop in stops.items() if label not in strands and stop > 0]
         if missing and self._options.fails_on_data_loss:
             raise OffsetOutOfRange(offset=stops[missing[0]], earliest=0, latest=0)
+        there = {label: stop for label, stop in stops.items() if label in strands}
         begins = checked_starts(
-            self._options,
-            strands,
-            {label: starts.get(label, 0) for label in stops if label in strands},
+            self._options, strands, {label: starts.get(label, 0) for label in there}
         )
+        # The end, too, may lie beyond what a power cut has left.
+        there = checked_starts(self._options, strands, there, is_end=True)
         return plan(
             self._options,
             strands,
-            {label: (begin, stops[label]) for label, begin in begins.items()},
+            {label: (begin, there[label]) for label, begin in begins.items()},
             is_snapshot=False,
         )
 
@@ -266,6 +271,7 @@ class _Marks:
     def __init__(self, options: ReadOptions) -> None:
         assert options.reader is not None
         self._name = options.reader
+        self._has_start = options.start is not None
         self._partitions = None if options.partitions is None else sorted(options.partitions)
         self._store: FileStore = open_directory(
             directory_of(options.url),
@@ -287,6 +293,13 @@ class _Marks:
                     if label.name == name
                 }
                 known = {lag.partition for lag in topic.readers().get(self._name, ())}
+                if known and self._has_start:
+                    logger.warning(
+                        "starting offsets are for new readers; this one goes on where it stands "
+                        "reader=%s topic=%s",
+                        self._name,
+                        name,
+                    )
                 # Also those that a first try was killed before it came to.
                 new = {each: start for each, start in given.items() if each not in known}
                 if new:

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from segue.delivery.events import ASIDE
-from segue.errors import CorruptManifest, SegueError, StorageError
+from segue.errors import CorruptManifest, RecordTooLarge, SegueError, StorageError
 from segue.log.disk import Disk, storage_errors
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import KEYED
 from segue.spark.sink.staging import StagedFile, WriteId, staging_path
 from segue.stores.file.adopting import (
     adopt_messages,
+    check_space,
+    chunk_keys,
     forget_adoptions,
     push_keyed,
-    require_space,
 )
 from segue.stores.file.claims import locked
 from segue.stores.file.documents import number, read_document, write_document
@@ -41,8 +42,8 @@ COMMIT: Final = ".commit"
 DONE: Final = ".done"
 LOCK: Final = "lock"
 ADOPTERS_MAX: Final = 4
-ORPHAN_SECONDS: Final = 24 * 3600
-"""When what a killed task left is taken for nobody's."""
+ORPHAN_SECONDS: Final = 7 * 24 * 3600
+"""When what a killed task left is taken for nobody's: longer than any write takes."""
 
 
 class Committer:
@@ -65,7 +66,16 @@ class Committer:
             if listed:
                 self._check(store, write, listed)
                 self._write_list(write, listed)
-            self._finish(store, write, listed)
+            try:
+                self._finish(store, write, listed)
+            except SegueError:
+                logger.error(
+                    "the write is listed and will be finished by the next one; repeat it only "
+                    "under the same name query=%s batch=%s",
+                    write.query,
+                    write.batch,
+                )
+                raise
             self._drop_orphans()
             return True
 
@@ -133,8 +143,12 @@ class Committer:
         if self._options.kind == "queue":
             store.queue(self._options.name)
             core = store._queue_core(self._options.name)
+            longest = max(file.longest_bytes for file in files)
+            most = core.lane(0).log.writer.new_segment_bytes_max
+            if longest > most:
+                raise RecordTooLarge(size_bytes=longest, size_bytes_max=most)
             with core.turn():
-                require_space(core, sum(file.count for file in files))
+                check_space(core, sum(file.count for file in files))
 
     def _finish(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
         """Have a write that is listed happen, and be remembered."""
@@ -145,7 +159,7 @@ class Committer:
         if self._options.kind == "queue":
             # Only now: while there is a list somebody may go by it once more.
             core = store._queue_core(self._options.name)
-            forget_adoptions(core, [file.id for file in files if file.number != KEYED])
+            forget_adoptions(core, [key for file in files for key in _adoption_keys(file)])
 
     def _write_list(self, write: WriteId, files: list[StagedFile]) -> None:
         values: dict[str, object] = {
@@ -211,7 +225,7 @@ class Committer:
             for file in by_number[lane]:
                 path = directory / f"{file.id}.q"
                 if lane == KEYED:
-                    push_keyed(core, path)
+                    push_keyed(core, path, key=file.id)
                 else:
                     adopt_messages(core, path, lane=lane, key=file.id)
 
@@ -239,12 +253,22 @@ class Committer:
         with storage_errors(f"removing {self._path / write.directory}"):
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path / f"{write.directory}{COMMIT}")
+                if self._sync:
+                    # A list that came back after a power cut would be finished once more.
+                    self._disk.sync_directory(self._path)
             shutil.rmtree(self._path / write.directory, ignore_errors=True)
 
     def _drop_orphans(self) -> None:
-        """Remove what killed tasks left long ago."""
+        """Remove what killed tasks left long ago, and nobody has listed."""
         before = time.time() - ORPHAN_SECONDS
         for path in self._path.iterdir():
             with contextlib.suppress(OSError):
-                if path.is_dir() and path.stat().st_mtime < before:
+                is_listed = (self._path / f"{path.name}{COMMIT}").exists()
+                if path.is_dir() and not is_listed and path.stat().st_mtime < before:
+                    logger.warning("removing what a killed write left path=%s", path)
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _adoption_keys(file: StagedFile) -> list[str]:
+    """Return the keys under which the queue remembers a segment."""
+    return chunk_keys(file.id, file.count) if file.number == KEYED else [file.id]

@@ -22,7 +22,7 @@ from segue.clock import system_clock
 from segue.delivery.topic_record import adoption_digest, with_adoption
 from segue.errors import RecordTooLarge
 from segue.log.disk import Disk, storage_errors
-from segue.log.layout import SEGMENT_BYTES_MAX
+from segue.log.layout import SEGMENT_BYTES_MAX, SLOT_BYTES
 from segue.log.staging import Batch, write_staged
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import KEYED, TopicRows, message_batches
@@ -49,6 +49,8 @@ class StagedFile:
     """Its partition, or its lane."""
     count: int
     size_bytes: int
+    longest_bytes: int = 0
+    """Of its records, the longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,9 @@ class Stage:
                     self._add(number, batch)
             for number in list(self._waiting):
                 self._flush(number)
+            if self._files and self._options.sync != "os":
+                with storage_errors(f"syncing {self._path}"):
+                    self._disk.sync_directory(self._path)
         except BaseException:
             self.discard()
             raise
@@ -126,7 +131,7 @@ class Stage:
             raise RecordTooLarge(size_bytes=longest, size_bytes_max=self._record_bytes_max)
         waiting = self._waiting.setdefault(number, _Waiting())
         waiting.batches.append(batch)
-        waiting.size_bytes += len(batch.data)
+        waiting.size_bytes += len(batch.data) + len(batch) * SLOT_BYTES
         if waiting.size_bytes >= FILE_BYTES_MAX:
             self._flush(number)
         elif sum(each.size_bytes for each in self._waiting.values()) >= TASK_BYTES_MAX:
@@ -152,6 +157,7 @@ class Stage:
                 number=number,
                 count=sum(map(len, batches)),
                 size_bytes=waiting.size_bytes,
+                longest_bytes=max(int(batch.lengths.max()) for batch in batches),
             )
         )
 

@@ -5,13 +5,13 @@ before the messages are appended and noted after, as a deduplication key is: who
 between leaves a trace, and the next to have a turn finds out how far it got.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery import events
 from segue.delivery.events import ASIDE
-from segue.delivery.message import Prefix, pack_message, unpack_prefix
+from segue.delivery.message import Key, Prefix, pack_message, unpack_prefix
 from segue.errors import InvalidArgument, QueueFull, RecordTooLarge
 from segue.log import Log
 from segue.log.staging import Batch, read_staged
@@ -20,7 +20,7 @@ from segue.stores.file.deduplication import (
     adoption_digest,
     digest_of,
 )
-from segue.stores.file.pushing import Letter, Pusher
+from segue.stores.file.pushing import Letter, Pusher, by_lane
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
@@ -55,7 +55,7 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
             now_us = core.place.clock()
             if ledger.key_holder(digest, now_us) is not None:
                 return False
-            require_space(core, staged.count)
+            _make_space(core, staged.count)
             log = core.lane_in_turn(lane).log
             _require_fit(log, lane, staged.batches)
             start = int(log.writer.written)
@@ -89,11 +89,20 @@ def _require_fit(log: Log, lane: int, batches: Sequence[Batch]) -> None:
         raise RecordTooLarge(size_bytes=longest, size_bytes_max=most)
 
 
-def require_space(core: "QueueCore", count: int) -> None:
-    """Raise QueueFull unless so many messages fit, in a turn."""
-    capacity = core.ledger.rules.capacity
-    if capacity is not None and core.held_count() + count > capacity:
-        raise QueueFull(queue=core.name, capacity=capacity)
+def check_space(core: "QueueCore", count: int) -> None:
+    """Raise QueueFull unless so many messages fit, or others may be dropped for them; in a turn."""
+    rules = core.ledger.rules
+    if rules.capacity is None:
+        return
+    held = 0 if rules.on_full == "drop_oldest" else core.held_count()
+    if held + count > rules.capacity:
+        raise QueueFull(queue=core.name, capacity=rules.capacity)
+
+
+def _make_space(core: "QueueCore", count: int) -> None:
+    """Have space for so many messages, dropping others if the rules say so. Never waits."""
+    if not Pusher(core).make_space(count):
+        raise QueueFull(queue=core.name, capacity=core.ledger.rules.capacity or 0)
 
 
 def forget_adoptions(core: "QueueCore", keys: Iterable[str]) -> None:
@@ -107,26 +116,60 @@ def forget_adoptions(core: "QueueCore", keys: Iterable[str]) -> None:
         core.ledger.forget_keys(core.place.clock())
 
 
-def push_keyed(core: "QueueCore", path: Path) -> int:
-    """Push messages that have deduplication keys, those whose key is new; return how many."""
-    pusher = Pusher(core)
+def chunk_keys(key: str, count: int) -> list[str]:
+    """Return the keys under which the parts of a segment of keyed messages are remembered."""
+    return [f"{key}/{chunk}" for chunk in range(-(-count // LETTERS_PER_PUSH))]
+
+
+def push_keyed(core: "QueueCore", path: Path, *, key: str) -> None:
+    """Push messages that have deduplication keys, those whose key is new, a chunk at a time.
+
+    Each chunk is remembered as an adopted segment is, longer than the window of its keys.
+    """
     core.look_at_rules()
-    letters: list[Letter] = []
-    count = 0
     with read_staged(path, core.place.disk) as staged:
-        count = staged.count
-        for batch in staged.batches:
-            position = 0
-            for length, attr in zip(batch.lengths.tolist(), batch.attrs.tolist(), strict=True):
-                payload = bytes(batch.data[position : position + length])
-                position += length
-                letters.append(_letter(payload, attr))
-                if len(letters) == LETTERS_PER_PUSH:
-                    pusher.push_letters(letters, 0)
-                    letters = []
-    if letters:
-        pusher.push_letters(letters, 0)
-    return count
+        letters = [
+            _letter(payload, attr) for batch in staged.batches for payload, attr in _each(batch)
+        ]
+    for place, chunk_key in enumerate(chunk_keys(key, len(letters))):
+        first = place * LETTERS_PER_PUSH
+        _push_chunk(core, letters[first : first + LETTERS_PER_PUSH], chunk_key)
+    if core.place.is_durable:
+        core.journal.sync()
+    core.journal.bell.ring()
+
+
+def _push_chunk(core: "QueueCore", letters: list[Letter], key: str) -> None:
+    digest = adoption_digest(key)
+    pusher = Pusher(core)
+    pusher.require_fit(letters)
+    with core.turn():
+        if core.ledger.key_holder(digest, core.place.clock()) is not None:
+            return
+        fresh = pusher.leave_out_known(letters)
+        if fresh:
+            _make_space(core, len(fresh))
+            # The last to be appended says that all are there.
+            last = list(by_lane(fresh).values())[-1][-1]
+            prefix, body = unpack_prefix(last.payload, last.attr)
+            last.payload, last.attr = pack_message(body, {**prefix, "b": key})
+            lane = core.lane_in_turn(last.lane).log
+            announced = (digest, last.lane, int(lane.writer.written))
+            pusher.announce_keys(fresh, announced)
+            if core.place.is_durable:
+                core.journal.sync()
+            pusher.append(fresh)
+            pusher.note_keys(fresh)
+        until_us = core.place.clock() + ADOPTION_REMEMBERED_US
+        place = last.key if fresh else Key(0, 0)
+        core.journal.write(events.Keyed(digest, until_us, *place))
+
+
+def _each(batch: Batch) -> Iterator[tuple[bytes, int]]:
+    position = 0
+    for length, attr in zip(batch.lengths.tolist(), batch.attrs.tolist(), strict=True):
+        yield bytes(batch.data[position : position + length]), attr
+        position += length
 
 
 def _letter(payload: bytes, attr: int) -> Letter:

@@ -6,19 +6,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json
 
 from segue.delivery.message import CARRIED, PREFIX_MASK, Prefix, unpack_prefix
 from segue.log.columns import Columns
+from segue.stores.file.json_columns import are_one_line, read_objects
 
 _NUMBERS: Final = ("n", "x", "p", "a", "t", "f", "o", "d")
 _TEXTS: Final = ("k", "c", "r")
 _SCHEMA: Final = pa.schema(
     [(name, pa.int64()) for name in _NUMBERS] + [(name, pa.string()) for name in _TEXTS]
 )
-_ONE_MORE_BYTES: Final = 1 << 16
-"""How much larger than the text a block of it is, so that there is only one."""
 
 
 class MessageColumns:
@@ -79,21 +76,10 @@ class MessageColumns:
     def _parsed(self) -> pa.Table:
         """What the prefixes say, a row for each message that has one."""
         texts = self._halves.take(pa.array(self._rows * 2))
-        lines = pc.binary_join_element_wise(texts, b"", b"\n").buffers()[2]
-        try:
-            table = pyarrow.json.read_json(
-                pa.BufferReader(lines),
-                read_options=pyarrow.json.ReadOptions(
-                    use_threads=False, block_size=lines.size + _ONE_MORE_BYTES
-                ),
-                parse_options=pyarrow.json.ParseOptions(
-                    explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
-                ),
-            )
-        except pa.ArrowInvalid:
-            table = None
-        if table is not None and len(table) == len(self._rows):
-            return table.combine_chunks()
+        if are_one_line(texts).all():
+            table = read_objects(texts, _SCHEMA)
+            if table is not None:
+                return table.combine_chunks()
         # Somebody else wrote it: taken as far as it makes sense, as `unpack_prefix` has it.
         every = self.prefixes()
         return pa.Table.from_pylist(

@@ -5,6 +5,7 @@ settled. The rest, whatever was touched and is not done with, is listed here, so
 state of a million messages is found by a few bisections.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +18,14 @@ from segue.delivery.events import ASIDE, IN_ASIDE, IN_DEAD, Cause
 from segue.delivery.life import State
 from segue.delivery.lines import Grant, Rest
 from segue.delivery.message import Key
+from segue.errors import Damage, OffsetTrimmed
 from segue.log import Log
 from segue.stores.file.message_columns import MessageColumns
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
+
+logger = logging.getLogger(__name__)
 
 STATES: Final = (State.READY, State.DELAYED, State.LEASED, State.DEAD, State.SETTLED)
 HIDDEN: Final = len(STATES)
@@ -146,7 +150,7 @@ def portrait_of(core: "QueueCore") -> list[LogPortrait]:
         places = {key: place for key, place in ledger.places.items() if key in known}
         cursors = {priority: level.cursor for priority, level in ledger.levels.items()}
         dead = ledger.dead.runs()
-        logs = {priority: core.lane(priority).log for priority in ledger.order}
+        logs = {priority: core.lane_in_turn(priority).log for priority in ledger.order}
         if ledger.has_aside:
             logs[ASIDE] = core.lanes.aside.log
             cursors[ASIDE] = ledger.aside_next
@@ -236,7 +240,12 @@ def _identities(log: Log | None, runs: list[tuple[int, int]]) -> Iterator[Key]:
     if log is None:
         return
     for start, stop in runs:
-        for columns in log.columns(max(start, log.first_offset), stop=stop):
-            messages = MessageColumns(columns)
-            lanes, offsets = messages.numbers("f"), messages.numbers("o")
-            yield from map(Key, lanes.tolist(), offsets.tolist())
+        first = min(max(start, log.first_offset), stop)
+        try:
+            for columns in log.columns(first, stop=stop):
+                messages = MessageColumns(columns)
+                lanes, offsets = messages.numbers("f"), messages.numbers("o")
+                yield from map(Key, lanes.tolist(), offsets.tolist())
+        except (OffsetTrimmed, Damage) as error:
+            # Dropped since we looked, or what it was cannot be told: then it is settled there.
+            logger.warning("dead letters not read from=%d to=%d reason=%s", start, stop, error)

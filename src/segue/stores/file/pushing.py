@@ -99,9 +99,9 @@ class Pusher:
 
     def push_letters(self, letters: list[Letter], wait_us: int | None) -> None:
         """Push all letters or none; each has its place then."""
-        self._require_fit(letters)
+        self.require_fit(letters)
         if self._core.is_plain and all(letter.digest is None for letter in letters):
-            self._append(letters)
+            self.append(letters)
             self._core.look_at_rules()  # The queue may have been removed under our hands.
         else:
             self._push_in_turn(letters, wait_us)
@@ -123,19 +123,19 @@ class Pusher:
         ids = [f"0-{offset}" for offset in range(first, first + len(items))]
         return cast("list[MessageId]", ids)  # A call each would cost as much as the push.
 
-    def _require_fit(self, letters: list[Letter]) -> None:
+    def require_fit(self, letters: list[Letter]) -> None:
         """Refuse what never fits before any of it is written."""
-        for lane, group in _by_lane(letters).items():
+        for lane, group in by_lane(letters).items():
             size_bytes_max = self._core.lane(lane).log.writer.payload_bytes_max
             if lane == ASIDE:
                 size_bytes_max //= 2  # Its segments are twice as wide, to take what is moved.
             for letter in group:
                 checked_payload(letter.payload, size_bytes_max)
 
-    def _append(self, letters: list[Letter]) -> None:
+    def append(self, letters: list[Letter]) -> None:
         """Append what may be appended at any time."""
         batches: list[tuple[int, Log, list[Letter]]] = []
-        for lane, group in _by_lane(letters).items():
+        for lane, group in by_lane(letters).items():
             log = self._core.lanes.open(lane).log
             writer = log.writer
             batches += [
@@ -165,11 +165,11 @@ class Pusher:
         deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
         while True:
             with core.turn():
-                fresh = self._leave_out_known(letters)
-                if not fresh or self._make_space(len(fresh)):
-                    self._announce_keys(fresh)
-                    self._append(fresh)
-                    self._note_keys(fresh)
+                fresh = self.leave_out_known(letters)
+                if not fresh or self.make_space(len(fresh)):
+                    self.announce_keys(fresh)
+                    self.append(fresh)
+                    self.note_keys(fresh)
                     break
                 seen = core.signature()
                 pause = core.seconds_to_next()
@@ -182,7 +182,7 @@ class Pusher:
             if letter.digest in known:
                 letter.key = known[letter.digest]
 
-    def _leave_out_known(self, letters: list[Letter]) -> list[Letter]:
+    def leave_out_known(self, letters: list[Letter]) -> list[Letter]:
         """Return the letters whose key nobody has used; the others get the key's message."""
         core = self._core
         ledger = core.ledger
@@ -203,10 +203,11 @@ class Pusher:
                 letter.key = holder
         return fresh
 
-    def _announce_keys(self, letters: list[Letter]) -> None:
+    def announce_keys(self, letters: list[Letter], *more: tuple[bytes, int, int]) -> None:
         """Say which keys are about to be used: who is killed next leaves a trace."""
         core = self._core
-        intents = [
+        intents = list(more)
+        intents += [
             (letter.digest, letter.lane, int(core.lanes.open(letter.lane).log.writer.written))
             for letter in letters
             if letter.digest is not None
@@ -214,7 +215,8 @@ class Pusher:
         for place in range(0, len(intents), KEYS_PER_EVENT):
             core.journal.write(events.Keying(tuple(intents[place : place + KEYS_PER_EVENT])))
 
-    def _note_keys(self, letters: list[Letter]) -> None:
+    def note_keys(self, letters: list[Letter]) -> None:
+        """Note which messages the keys stand for from now on."""
         core = self._core
         window_us = round(core.ledger.rules.dedup_window * 1_000_000)
         until_us = core.place.clock() + window_us
@@ -222,7 +224,7 @@ class Pusher:
             if letter.digest is not None:
                 core.journal.write(events.Keyed(letter.digest, until_us, *letter.key))
 
-    def _make_space(self, count: int) -> bool:
+    def make_space(self, count: int) -> bool:
         """Tell whether `count` messages fit now, dropping the oldest if the rules say so."""
         core = self._core
         ledger = core.ledger
@@ -291,7 +293,8 @@ def _batches(letters: list[Letter], items_max: int, size_bytes_max: int) -> Iter
         yield batch
 
 
-def _by_lane(letters: list[Letter]) -> dict[int, list[Letter]]:
+def by_lane(letters: list[Letter]) -> dict[int, list[Letter]]:
+    """Return letters by the lane they go to, in the order in which they are appended."""
     groups: dict[int, list[Letter]] = {}
     for letter in letters:
         groups.setdefault(letter.lane, []).append(letter)

@@ -131,9 +131,20 @@ class Parts:
 
     def headers(self) -> pa.MapArray:
         """Return the headers of each record."""
+        pairs = self.header_pairs()
+        if pairs is None:
+            return _no_headers(len(self._start))
+        starts, names, values = pairs
+        return pa.MapArray.from_arrays(starts, text_of(names), text_of(values))
+
+    def header_pairs(self) -> tuple[pa.Array, pa.BinaryArray, pa.BinaryArray] | None:
+        """Return where the headers of each record begin, all names and all values.
+
+        None if no record has any.
+        """
         count = len(self._start)
         if not (self._value > self._headers).any():
-            return _no_headers(count)
+            return None
         owner, name, middle, end = self._header_bounds()
         starts = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(np.bincount(owner, minlength=count), out=starts[1:])
@@ -144,10 +155,10 @@ class Parts:
         bounds[-1] = end[-1] if len(end) else 0
         pieces = _binary(bounds, self._data)
         every_third = np.arange(len(owner), dtype=np.int64) * 3
-        return pa.MapArray.from_arrays(
+        return (
             pa.array(starts),
-            _text(pieces.take(pa.array(every_third))),
-            _text(pieces.take(pa.array(every_third + 1))),
+            pieces.take(pa.array(every_third)),
+            pieces.take(pa.array(every_third + 1)),
         )
 
     def _header_bounds(self) -> tuple[_Ints, _Ints, _Ints, _Ints]:
@@ -207,12 +218,15 @@ def _binary(bounds: npt.NDArray[np.int32], data: pa.Buffer) -> pa.BinaryArray:
     )
 
 
-def _text(array: pa.BinaryArray) -> pa.StringArray:
+def text_of(array: pa.BinaryArray) -> pa.StringArray:
+    """Return bytes as text; what is not UTF-8 is shown as far as it is."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        # Somebody else wrote it: shown as far as it is text, as `unpack_headers` has it.
-        return pa.array([each.as_py().decode(errors="replace") for each in array], pa.string())
+        return pa.array(
+            [None if each is None else each.decode(errors="replace") for each in array.to_pylist()],
+            pa.string(),
+        )
 
 
 def _no_headers(count: int) -> pa.MapArray:
