@@ -12,8 +12,9 @@ from importlib.util import find_spec
 if find_spec("pyspark") is None:
     raise ModuleNotFoundError('Spark is not installed: pip install "segue[spark]"', name="pyspark")
 
+from segue.spark.lag import LagListener
 from segue.spark.session import session
 from segue.spark.source import SegueDataSource, register
 from segue.spark.table import table
 
-__all__ = ["SegueDataSource", "register", "session", "table"]
+__all__ = ["LagListener", "SegueDataSource", "register", "session", "table"]

@@ -4,12 +4,12 @@ Spark asks Python sources for no metrics, so this is worked out from the progres
 of every batch, and from the headers of the segments that are still to be read.
 """
 
+import contextlib
 import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -66,7 +66,11 @@ class StreamLag:
 
 
 def lag_behind(
-    url: str, offsets: Mapping[str, Mapping[str, int]], *, clock: Clock = system_clock
+    url: str,
+    offsets: Mapping[str, Mapping[str, int]],
+    *,
+    allow_network: bool = False,
+    clock: Clock = system_clock,
 ) -> list[PartitionLag]:
     """Return how much of each topic lies beyond `offsets`, which are a stream's.
 
@@ -74,29 +78,28 @@ def lag_behind(
     """
     root = directory_of(url) / TOPICS
     now_us = clock()
-    return [
-        lag
-        for topic, numbers in offsets.items()
-        for number, offset in numbers.items()
-        if (lag := _one(root, topic, number, int(offset), now_us)) is not None
-    ]
+    found = []
+    for topic, numbers in offsets.items():
+        for number, offset in numbers.items():
+            path = root / topic / f"partition_{number}"
+            with contextlib.suppress(LogNotFound, ValueError):
+                log = Log(path, read_only=True, allow_network=allow_network)
+                found.append(_in_partition(log, topic, int(number), int(offset), now_us))
+    return found
 
 
-def _one(root: Path, topic: str, number: str, offset: int, now_us: int) -> PartitionLag | None:
-    try:
-        with Log(root / topic / f"partition_{int(number)}", read_only=True) as log:
-            records = max(0, int(log.next_offset) - offset)
-            time_us = log.time_of(offset) if records else None
-            return PartitionLag(
-                topic=topic,
-                partition=int(number),
-                offset=offset,
-                records=records,
-                size_bytes=log.bytes_from(offset) if records else 0,
-                seconds=0.0 if time_us is None else max(0, now_us - time_us) / 1_000_000,
-            )
-    except (LogNotFound, ValueError):
-        return None
+def _in_partition(log: Log, topic: str, partition: int, offset: int, now_us: int) -> PartitionLag:
+    with log:
+        records = max(0, int(log.next_offset) - offset)
+        time_us = log.time_of(offset) if records else None
+        return PartitionLag(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            records=records,
+            size_bytes=log.bytes_from(offset) if records else 0,
+            seconds=0.0 if time_us is None else max(0, now_us - time_us) / 1_000_000,
+        )
 
 
 class LagListener(StreamingQueryListener):
@@ -110,8 +113,15 @@ class LagListener(StreamingQueryListener):
     `on_lag` is called with each new figure, from Spark's thread; what it raises is logged.
     """
 
-    def __init__(self, url: str, on_lag: Callable[[StreamLag], object] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        on_lag: Callable[[StreamLag], object] | None = None,
+        *,
+        allow_network: bool = False,
+    ) -> None:
         self._url = url
+        self._allow_network = allow_network
         self._on_lag = on_lag
         self._lock = threading.Lock()
         self._lags: dict[str, StreamLag] = {}
@@ -145,7 +155,7 @@ class LagListener(StreamingQueryListener):
 
     def _lag_of(self, offsets: Mapping[str, Mapping[str, int]]) -> Iterable[PartitionLag]:
         try:
-            return lag_behind(self._url, offsets)
+            return lag_behind(self._url, offsets, allow_network=self._allow_network)
         except SegueError as error:
             logger.warning("lag not known: %s", error)
             return []

@@ -40,9 +40,12 @@ _PACE: Final = (
     "maxTriggerDelay",
 )
 
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+"""What Spark hands on with a stream, although it is not ours."""
+
 BATCH_OPTIONS: Final = (*_WHAT, *_PLACE, *_RANGE, *_END, *_SPLIT, *_ROWS, *_LOSS)
 STREAM_OPTIONS: Final = (*_WHAT, *_PLACE, *_RANGE, *_SPLIT, *_ROWS, *_LOSS, *_PACE)
-WRITE_OPTIONS: Final = ("topic", "queue", *_PLACE, "writeId", "checkpointLocation")
+WRITE_OPTIONS: Final = ("topic", "queue", *_PLACE, "writeId", *_SPARKS_OWN)
 _TOPIC_ONLY: Final = ("partitions", "reader")
 _CONTRADICTIONS: Final = (
     ("startingOffsets", "startingTimestamp"),
@@ -170,7 +173,7 @@ class _Given:
         if unknown:
             raise InvalidArgument(
                 f"no option {of}: {', '.join(unknown)}; "
-                f"there are {', '.join(sorted(known.values()))}"
+                f"there are {', '.join(sorted(set(known.values()) - set(_SPARKS_OWN)))}"
             )
         for one, other in _CONTRADICTIONS:
             if one.lower() in self._values and other.lower() in self._values:

@@ -59,7 +59,7 @@ def check_columns(schema: StructType, kind: Literal["topic", "queue"]) -> None:
             )
         if not _is_fit(field.name, field.dataType, kind):
             raise InvalidArgument(
-                f"column {field.name} cannot be {field.dataType.simpleString()}: "
+                f"column {field.name} of a {kind} cannot be {field.dataType.simpleString()}: "
                 f"{_EXPECTED[field.name]}"
             )
     if "value" not in schema.names:
@@ -68,7 +68,7 @@ def check_columns(schema: StructType, kind: Literal["topic", "queue"]) -> None:
 
 _EXPECTED: Final = {
     "value": "it is binary or string, as to_json(struct(*)) AS value gives",
-    "key": "it is binary or string; of a queue, string",
+    "key": "a topic's is binary or string, a queue's is string",
     "headers": "they are map<string,string> or array<struct<key:string,value:binary>>",
     "partition": "it is int",
     "priority": "it is a whole number",
