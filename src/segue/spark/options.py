@@ -55,6 +55,8 @@ _CONTRADICTIONS: Final = (
 
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+NUMBERS_MAX: Final = 1 << 16
+"""How many partitions or priorities can be chosen."""
 MILLISECONDS_MAX: Final = 253_402_300_799_999
 MAX_TRIGGER_DELAY_SECONDS: Final = 15 * 60
 
@@ -225,7 +227,7 @@ class _Given:
         value = self.text(name)
         if value is None:
             return None
-        if not value.isascii() or not value.isdecimal() or int(value) < 1:
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < 1:
             raise InvalidArgument(f"{name} must be a positive whole number: {value!r}")
         return int(value)
 
@@ -236,9 +238,10 @@ class _Given:
         numbers: set[int] = set()
         for piece in value.split(","):
             match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", piece)
-            if match is None:
+            low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+            if high < low or high - low >= NUMBERS_MAX or len(numbers) >= NUMBERS_MAX:
                 raise InvalidArgument(f"{name} are numbers and ranges, as 0,3-5: {value!r}")
-            numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+            numbers.update(range(low, high + 1))
         return frozenset(numbers)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -265,7 +268,10 @@ class _Given:
         match = _DURATION.fullmatch(value)
         if match is None:
             raise InvalidArgument(f"{name} is a time, as 500ms, 30s, 15m or 1h: {value!r}")
-        return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+        try:
+            return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+        except OverflowError:
+            raise InvalidArgument(f"{name} is too long: {value!r}") from None
 
     def where(self, which: Literal["starting", "ending"]) -> Where | None:
         moment = self.text(f"{which}Timestamp")
@@ -283,7 +289,7 @@ def _moment(name: str, value: str) -> datetime:
     """Return a time given in ISO 8601 or, as Kafka has it, in milliseconds."""
     text = value.strip()
     try:
-        if text.isascii() and text.isdecimal() and int(text) <= MILLISECONDS_MAX:
+        if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= MILLISECONDS_MAX:
             return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(text))
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
@@ -299,7 +305,7 @@ def _offsets(name: str, value: str) -> Mapping[str, Mapping[str, int]]:
     """Return offsets given as JSON: by partition, or by name and partition."""
     try:
         given = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if isinstance(given, dict) and given:
         if all(isinstance(each, dict) and each for each in given.values()):

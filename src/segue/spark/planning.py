@@ -17,7 +17,6 @@ from segue.errors import InvalidArgument, OffsetNotWritten, OffsetTrimmed
 from segue.spark.decoding import Decoder
 from segue.spark.options import EARLIEST, LATEST, ReadOptions, Where
 from segue.spark.strands import Label, Strand
-from segue.stores.file.topics import marks
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends
 
 def _places_of(reader: str, strands: Mapping[Label, Strand]) -> Offsets:
     """Return where a named reader stands; the beginning of what it has never been to."""
-    saved = {label: marks.saved(strand.log, reader) for label, strand in strands.items()}
+    saved = {label: strand.place_of(reader) for label, strand in strands.items()}
     if strands and all(place is None for place in saved.values()):
         raise InvalidArgument(f"there is no reader {reader}")
     return {
@@ -222,7 +221,7 @@ def plan(
 
 def _atoms(strand: Strand, start: int, stop: int) -> Iterator[_Atom]:
     """Yield a range cut at the ends of segments, with what each part costs."""
-    for extent in strand.log.extents(start, stop):
+    for extent in strand.extents(start, stop):
         yield _Atom(
             label=strand.label,
             start=extent.start,

@@ -34,15 +34,14 @@ class BatchReader(DataSourceReader):
             ends = batch_offsets(options, strands)
             return plan(options, strands, ends, is_snapshot=True)
 
-    def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_task(partition)
 
 
-def read_task(task: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a task. Spark reads None where there is nothing to read."""
-    if task is None:
-        return
-    assert isinstance(task, Task)
+def read_task(task: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a task."""
+    if not isinstance(task, Task):
+        return  # Where there is nothing to read, Spark has a partition of its own.
     for each in task.ranges:
         with Log(each.path, read_only=True, allow_network=task.allows_network) as log:
             yield from _read(log, each, task)

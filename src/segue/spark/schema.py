@@ -118,7 +118,7 @@ def _check_value(type_: DataType, options: ReadOptions) -> None:
     if isinstance(type_, StructType):
         from segue.spark.values import check_json_type
 
-        check_json_type(arrow_schema(type_))
+        check_json_type(arrow_schema(StructType([StructField(VALUE, type_)])).field(0).type)
 
 
 def arrow_schema(schema: StructType) -> "pa.Schema":

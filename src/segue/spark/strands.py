@@ -7,7 +7,7 @@ nothing, and a store that is in use can be looked at.
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +17,13 @@ from segue.delivery.events import ASIDE
 from segue.errors import InvalidArgument, LogNotFound, TopicNotFound
 from segue.log import Log
 from segue.log.disk import Disk
+from segue.log.horizon import Extent
 from segue.spark.decoding import Decoder, MessageDecoder, RingDecoder, TopicDecoder, Wanted
 from segue.spark.options import ReadOptions
 from segue.stores.file.core import QueueCore
 from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import RINGS, TOPICS, FileStore
+from segue.stores.file.topics import marks
 from segue.stores.file.topics.manifest import read_manifest
 from segue.stores.opening import directory_of, open_directory
 
@@ -45,11 +47,20 @@ class Strand:
     first: int
     end: int
     decoder: Decoder
-    log: Log = field(repr=False)
+    log: Log | None = field(repr=False)
+    """None while nobody has used it."""
 
     def offset_at(self, moment: datetime) -> int:
         """Return the first offset that was appended at `moment` or later."""
-        return min(int(self.log.offset_at(moment)), self.end)
+        return 0 if self.log is None else min(int(self.log.offset_at(moment)), self.end)
+
+    def extents(self, start: int, stop: int) -> Iterator[Extent]:
+        """Yield the parts of segments between two offsets."""
+        return iter(()) if self.log is None else self.log.extents(start, stop)
+
+    def place_of(self, reader: str) -> int | None:
+        """Return where a named reader stands."""
+        return None if self.log is None else marks.saved(self.log, reader)
 
 
 class Shelf(Protocol):
@@ -142,21 +153,18 @@ class TopicShelf:
             for number in numbers:
                 if wanted is None or number in wanted:
                     label = Label(name, str(number))
-                    strand = self._strand(label, self._root / name / f"partition_{number}")
-                    if strand is not None:
-                        found[label] = strand
+                    found[label] = self._strand(label, self._root / name / f"partition_{number}")
         return found
 
-    def _strand(self, label: Label, path: Path) -> Strand | None:
-        try:
+    def _strand(self, label: Label, path: Path) -> Strand:
+        log: Log | None = None
+        with suppress(LogNotFound):  # Nobody has used it yet.
             log = self._logs.open(path)
-        except LogNotFound:
-            return None  # Nobody has used it yet.
-        end = int(log.next_offset)
+        end = 0 if log is None else int(log.next_offset)
         return Strand(
             label=label,
             path=path,
-            first=min(int(log.first_offset), end),
+            first=0 if log is None else min(int(log.first_offset), end),
             end=end,
             decoder=TopicDecoder(
                 wanted=self._wanted, topic=label.name, partition=int(label.number)

@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_snapshot=False,
         )
 
-    def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of a task."""
         return read_task(partition)
 
@@ -247,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _records_within(strand: Strand, begin: int, most: int, bytes_max: int) -> int:
     """Return how many of `most` records have no more than so many bytes; at least one."""
     left = bytes_max
-    for extent in strand.log.extents(begin, begin + most):
+    for extent in strand.extents(begin, begin + most):
         if extent.size_bytes > left:
             low, high = extent.start, extent.stop
             while low < high:
@@ -262,7 +262,7 @@ def _records_within(strand: Strand, begin: int, most: int, bytes_max: int) -> in
 
 
 def _bytes_between(strand: Strand, start: int, stop: int) -> int:
-    return sum(extent.size_bytes for extent in strand.log.extents(start, stop))
+    return sum(extent.size_bytes for extent in strand.extents(start, stop))
 
 
 class _Marks:

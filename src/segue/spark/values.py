@@ -13,10 +13,8 @@ import pyarrow as pa
 
 from segue.errors import InvalidArgument
 from segue.spark.options import ValueFormat
-from segue.stores.file.json_columns import are_one_line, read_objects, read_text
+from segue.stores.file.json_columns import are_text, read_objects
 from segue.stores.file.topics.columns import text_of
-
-ROWS_ALONE: Final = 1
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -30,66 +28,57 @@ def decode_values(values: pa.BinaryArray, format_: ValueFormat, type_: pa.DataTy
     return parse_json(values, type_)
 
 
-def check_json_type(schema: pa.Schema) -> None:
+def check_json_type(type_: pa.DataType, name: str = "value") -> None:
     """Raise InvalidArgument for a type that cannot be parsed from JSON."""
-    for field in schema:
-        try:
-            read_text(pa.py_buffer(b"{}\n"), pa.schema([field]))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidArgument(f"{field.name} cannot be read from JSON: {error}") from None
+    if pa.types.is_struct(type_):
+        if not type_.num_fields:
+            raise InvalidArgument(f"{name} has no fields")
+        for field in type_:
+            check_json_type(field.type, f"{name}.{field.name}")
+    elif pa.types.is_list(type_):
+        check_json_type(type_.value_type, f"{name}[]")
+    elif not any(is_fit(type_) for is_fit in _FROM_JSON):
+        raise InvalidArgument(f"{name} cannot be read from JSON as {type_}; take it as a string")
+
+
+_FROM_JSON: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+)
 
 
 def parse_json(values: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
     """Return what each value says; null where it is null or no object of that type."""
-    fields = pa.schema([type_.field(index) for index in range(type_.num_fields)])
-    usable = are_one_line(values)
-    if not usable.all():
-        values = _in_one_line(values, usable)
-        usable = are_one_line(values)
+    usable = are_text(values)
     if usable.all():
-        return _parsed(values, fields, type_)
-    return _spread(_parsed(values.filter(pa.array(usable)), fields, type_), usable)
+        return _parsed(values, type_)
+    return _spread(_parsed(values.filter(pa.array(usable)), type_), usable)
 
 
-def _in_one_line(values: pa.BinaryArray, usable: _Mask) -> pa.BinaryArray:
-    """Return values with those written anew that are objects laid out in another way."""
-    mended = values.to_pylist()
-    for row in np.flatnonzero(~usable):
-        if mended[row] is not None:
-            mended[row] = _relaid(mended[row])
-    return pa.array(mended, pa.binary())
-
-
-def _relaid(value: bytes) -> bytes | None:
-    try:
-        said = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-    return json.dumps(said).encode() if isinstance(said, dict) else None
-
-
-def _parsed(values: pa.BinaryArray, fields: pa.Schema, type_: pa.StructType) -> pa.StructArray:
-    """Return what objects say, each of which is on a line of its own."""
-    if not len(values):
-        return pa.array([], type_)
-    table = read_objects(values, fields)
-    if table is not None:
-        return _struct(table, type_)
-    if len(values) == ROWS_ALONE:
+def _parsed(values: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
+    """Return what values say that are text."""
+    parsed = read_objects(values, type_)
+    if parsed is not None:
+        return parsed
+    if len(values) == 1:
         return pa.nulls(1, type_)
     fits = np.array([_says(each, type_) for each in values.to_pylist()])
     if not fits.all():
-        return _spread(_parsed(values.filter(pa.array(fits)), fields, type_), fits)
+        return _spread(_parsed(values.filter(pa.array(fits)), type_), fits)
     # Arrow is stricter than that in some way. Halving finds where, and spares the others.
     middle = len(values) // 2
-    halves = [_parsed(half, fields, type_) for half in (values[:middle], values[middle:])]
-    return pa.concat_arrays(halves)
+    return pa.concat_arrays([_parsed(values[:middle], type_), _parsed(values[middle:], type_)])
 
 
 def _says(value: bytes, type_: pa.StructType) -> bool:
     """Tell whether a value is an object with fields of these types."""
     try:
-        return _fits(json.loads(value), type_)
+        said = json.loads(value)
+        return said is not None and _fits(said, type_)
     except (ValueError, RecursionError):
         return False
 
@@ -121,14 +110,3 @@ def _spread(parsed: pa.StructArray, rows: _Mask) -> pa.StructArray:
     place = np.zeros(len(rows), dtype=np.int64)
     place[rows] = np.arange(len(parsed))
     return parsed.take(pa.array(place, mask=~rows))
-
-
-def _struct(table: pa.Table, type_: pa.StructType) -> pa.StructArray:
-    columns = []
-    for index in range(type_.num_fields):
-        column = table.column(type_.field(index).name)
-        columns.append(
-            column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-        )
-    fields = [type_.field(index) for index in range(type_.num_fields)]
-    return pa.StructArray.from_arrays(columns, fields=fields)

@@ -204,7 +204,9 @@ def _packed_headers(headers: pa.Array | None) -> pa.BinaryArray | None:
         names, values = headers.values.field("key"), headers.values.field("value")
     if not len(names):
         return None
-    names = names.cast(pa.binary()).fill_null(b"")
+    if names.null_count:
+        raise InvalidArgument("a header must have a name")
+    names = names.cast(pa.binary())
     values = values.cast(pa.binary()).fill_null(b"")
     name_bytes, value_bytes = _lengths(names), _lengths(values)
     if int(name_bytes.max()) > layout.HEADER_NAME_BYTES_MAX:
@@ -329,7 +331,7 @@ def _header_mapping(headers: object) -> dict[str, str]:
     assert isinstance(headers, list)
     pairs = [(each["key"], each["value"]) if isinstance(each, dict) else each for each in headers]
     return {
-        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value or ""
         for name, value in pairs
     }
 

@@ -10,31 +10,20 @@ import pyarrow.json
 
 _BLOCK_SLACK_BYTES: Final = 1 << 16
 """How much larger than the text a block of it is, so that there is only one."""
-_OPEN_BRACE: Final = ord("{")
-_NEWLINE: Final = ord("\n")
-_RETURN: Final = ord("\r")
+_BEFORE: Final = b'{"v":['
+_AFTER: Final = b"]}\n"
+"""What each object is wrapped in: no text between them, however cut or made up, can take in a part
+of the next, so as many rows as objects means one each."""
 
 
-def are_one_line(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-    """Tell which values begin as an object does, stay on one line and are UTF-8.
-
-    Then each line that is parsed gives at least one row, and as many rows as lines means one each.
-    """
-    data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)
-    ends = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset :][: len(values) + 1]
-    usable = np.asarray(values.is_valid()) & (ends[:-1] < ends[1:])
-    if len(data):
-        first = data[np.minimum(ends[:-1], len(data) - 1)]
-        usable &= first == _OPEN_BRACE
-        part = data[ends[0] : ends[-1]]
-        breaks = np.flatnonzero((part == _NEWLINE) | (part == _RETURN)) + ends[0]
-        if len(breaks):
-            usable[np.searchsorted(ends, breaks, side="right") - 1] = False
+def are_text(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Tell which values are there and UTF-8."""
+    usable: npt.NDArray[np.bool_] = np.array(values.is_valid())
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
         usable &= np.array([each is not None and _is_text(each) for each in values.to_pylist()])
-    return np.asarray(usable)
+    return usable
 
 
 def _is_text(value: bytes) -> bool:
@@ -45,30 +34,36 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def read_objects(values: pa.BinaryArray, fields: pa.Schema) -> pa.Table | None:
-    """Return what objects say, a row each; None if one of them is not what it should be.
+def read_objects(values: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray | None:
+    """Return what objects say; None if one of them is not what it should be.
 
-    Each value must be one that `are_one_line` says yes to.
+    Each value must be text, as `are_text` has it.
     """
-    lines = pc.binary_join_element_wise(values, b"", b"\n")
-    bounds = np.frombuffer(lines.buffers()[1], dtype=np.int32)[lines.offset :]
-    text = lines.buffers()[2].slice(int(bounds[0]), int(bounds[len(lines)] - bounds[0]))
+    count = len(values)
+    if not count:
+        return pa.array([], type_)
+    wrapped = pc.binary_join_element_wise(
+        pa.scalar(_BEFORE, pa.binary()), values, pa.scalar(_AFTER, pa.binary()), b""
+    )
+    bounds = np.frombuffer(wrapped.buffers()[1], dtype=np.int32)[wrapped.offset :]
+    text = wrapped.buffers()[2].slice(int(bounds[0]), int(bounds[count] - bounds[0]))
     try:
-        table = read_text(text, fields)
+        table = pyarrow.json.read_json(
+            pa.BufferReader(text),
+            # One block: what spans two would be parsed twice as slowly.
+            read_options=pyarrow.json.ReadOptions(
+                use_threads=False, block_size=text.size + _BLOCK_SLACK_BYTES
+            ),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema([("v", pa.list_(type_))]),
+                unexpected_field_behavior="ignore",
+            ),
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table if len(table) == len(values) else None
-
-
-def read_text(text: pa.Buffer, fields: pa.Schema) -> pa.Table:
-    """Return what lines of JSON say. Raises ArrowInvalid, ArrowNotImplementedError."""
-    return pyarrow.json.read_json(
-        pa.BufferReader(text),
-        # One block: what spans two would be parsed twice as slowly.
-        read_options=pyarrow.json.ReadOptions(
-            use_threads=False, block_size=text.size + _BLOCK_SLACK_BYTES
-        ),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=fields, unexpected_field_behavior="ignore"
-        ),
-    )
+    lists = table.column("v").combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks)
+    if len(lists) != count or not pc.all(pc.equal(pc.list_value_length(lists), 1)).as_py():
+        return None
+    return lists.flatten()

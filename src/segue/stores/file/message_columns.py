@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from segue.delivery.message import CARRIED, PREFIX_MASK, Prefix, unpack_prefix
 from segue.log.columns import Columns
-from segue.stores.file.json_columns import are_one_line, read_objects
+from segue.stores.file.json_columns import are_text, read_objects
 
 _NUMBERS: Final = ("n", "x", "p", "a", "t", "f", "o", "d")
 _TEXTS: Final = ("k", "c", "r")
@@ -76,10 +76,10 @@ class MessageColumns:
     def _parsed(self) -> pa.Table:
         """What the prefixes say, a row for each message that has one."""
         texts = self._halves.take(pa.array(self._rows * 2))
-        if are_one_line(texts).all():
-            table = read_objects(texts, _SCHEMA)
-            if table is not None:
-                return table.combine_chunks()
+        if are_text(texts).all():
+            said = read_objects(texts, pa.struct(list(_SCHEMA)))
+            if said is not None and not said.null_count:
+                return pa.Table.from_arrays(said.flatten(), schema=_SCHEMA)
         # Somebody else wrote it: taken as far as it makes sense, as `unpack_prefix` has it.
         every = self.prefixes()
         return pa.Table.from_pylist(
