@@ -22,7 +22,7 @@ from tests.crash.replay import TORTURE, naming
 from tests.spark.deadly_source import ALONE, CALL, COUNTER, STEP, kill_session, session_pids
 from tests.spark.stream_driver import READER, SINK, SOURCE
 
-ROWS_PER_RUN: Final = 150
+ROWS_PER_RUN: Final = 150 if TORTURE else 90
 PARTITIONS: Final = 2
 TASK_ROWS: Final = (7, 25, 12)
 """How many rows a task has, in turn: a batch that is repeated is cut in another way."""

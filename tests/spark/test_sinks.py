@@ -211,12 +211,24 @@ class TestNothingHappens:
         ("kind", "columns", "said"),
         [
             ("topic", ["'v' AS value", "id"], "takes the columns value, key, headers"),
-            ("topic", ["id AS value"], "column value cannot be bigint"),
+            ("topic", ["id AS value"], "column value of a topic cannot be bigint"),
             ("topic", ["'k' AS key"], "there must be a column value"),
-            ("topic", ["'v' AS value", "id AS partition"], "column partition cannot be bigint"),
-            ("topic", ["'v' AS value", "array('h') AS headers"], "column headers cannot be"),
+            (
+                "topic",
+                ["'v' AS value", "id AS partition"],
+                "column partition of a topic cannot be bigint",
+            ),
+            (
+                "topic",
+                ["'v' AS value", "array('h') AS headers"],
+                "column headers of a topic cannot be",
+            ),
             ("topic", ["'v' AS value", "1 AS priority"], "not priority"),
-            ("queue", ["'v' AS value", "binary('k') AS key"], "column key cannot be binary"),
+            (
+                "queue",
+                ["'v' AS value", "binary('k') AS key"],
+                "column key of a queue cannot be binary",
+            ),
             ("queue", ["'v' AS value", "1 AS partition"], "not partition"),
         ],
     )

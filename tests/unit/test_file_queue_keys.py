@@ -13,9 +13,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("delay", [None, 5.0], ids=["at once", "with a delay"])
-@pytest.mark.parametrize(
-    ("step", "kept"), [("announce_keys", 0), ("append", 0), ("note_keys", 1)]
-)
+@pytest.mark.parametrize(("step", "kept"), [("announce_keys", 0), ("append", 0), ("note_keys", 1)])
 def test_a_key_counts_if_its_message_is_there_whoever_was_killed(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, step: str, kept: int, delay: float | None
 ) -> None:

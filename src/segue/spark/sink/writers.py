@@ -64,7 +64,10 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
     Return its partitions, and how large a record may be.
     """
     with open_directory(
-        directory_of(options.url), sync=options.sync, allow_network=options.allows_network
+        directory_of(options.url),
+        sync=options.sync,
+        create=False,
+        allow_network=options.allows_network,
     ) as store:
         if options.kind == "topic":
             store.topic(options.name)._core.existing()
