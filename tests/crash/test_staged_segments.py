@@ -477,7 +477,7 @@ def test_adoptions_among_what_others_append_are_each_known(scratch: Path) -> Non
 
         def adopt(partition: int, path: Path, id_: str) -> Adoption:
             ids = [id_ for _, _, id_ in known]
-            return adopt_staged(topic._core, path, partition=partition, key=id_, together_with=ids)
+            return adopt_staged(topic._core, path, partition=partition, key=id_, unfinished=ids)
 
         for step in range(ROUNDS * 25):
             match chance.randrange(5):

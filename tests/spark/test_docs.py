@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,21 +12,39 @@ from pyspark.sql import SparkSession
 from segue.cli import main
 from tests.integration.test_docs import ROOT, blocks, commands
 
-PLACES = re.compile(r"\b(data|checkpoints|archive|report|export|replay)\b")
+PLACES = r"data|checkpoints|archive|report|customers\.csv|v3\.json"
 SPARK = ROOT / "docs" / "spark.md"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def placed(text: str, directory: Path) -> str:
-    """Return `text` with the directories it names inside `directory`: Spark runs elsewhere."""
-    return PLACES.sub(lambda match: str(directory / match[1]), text)
+def placed(word: str, directory: Path) -> str:
+    """Return a word of a command with what it names inside `directory`: Spark runs elsewhere."""
+    return f"{directory}/{word}" if re.fullmatch(rf"(?:{PLACES})(?:/.*)?", word) else word
 
 
 def run_snippet(text: str, directory: Path, names: dict[str, object]) -> None:
-    """Run a block of Python, its literals moved into `directory`."""
-    literal = re.compile(r'"(?:data|checkpoints|archive|report|export|replay)[^"\n]*"')
-    moved = literal.sub(lambda match: f'"{directory}/{match[0][1:-1]}"', text)
-    exec(compile(moved, "docs/spark.md", "exec"), names)
+    """Run a block of Python, with what its literals name inside `directory`."""
+    literal = re.compile(rf'"((?:{PLACES})(?:/[^"\n]*)?)"')
+    exec(compile(literal.sub(rf'"{directory}/\1"', text), "a page", "exec"), names)
+
+
+def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Run a command and return its exit code and what it printed; Spark's in this process."""
+    if not line.startswith("segue spark "):
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=directory,
+            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout
+    capsys.readouterr()
+    code = main([placed(word, directory) for word in shlex.split(line)[1:]])
+    return code, capsys.readouterr().out
 
 
 @pytest.mark.timeout(300)
@@ -42,10 +62,7 @@ def test_the_page_on_spark_is_true(
             run_snippet(text, tmp_path, names)
             continue
         for command in commands(text):
-            words = [placed(word, tmp_path) for word in shlex.split(command.line)]
-            capsys.readouterr()
-            code = main(words[1:])
-            printed = capsys.readouterr().out
+            code, printed = run_command(command.line, tmp_path, capsys)
 
             assert code == 0, (command.line, printed)
             if command.prints:

@@ -59,7 +59,7 @@ class Committer:
         """Have the write happen; False if it had happened before, and `files` are dropped."""
         listed = list(files)
         with self._store() as store, self._alone():
-            self._finish_listed(store, write.query)
+            self._finish_listed(store, write)
             if self._is_done(write):
                 self._drop(write)
                 return False
@@ -120,19 +120,25 @@ class Committer:
             names = self._disk.names(self._path)
         return [self._path / name for name in sorted(names) if name.endswith(COMMIT)]
 
-    def _finish_listed(self, store: FileStore, query: str | None) -> None:
+    def _finish_listed(self, store: FileStore, current: WriteId | None) -> None:
         """Finish what was listed and left. What cannot be is an error for its own query only."""
         for path in self._pending():
-            owner: str | None = None
             try:
                 write, files = self._read_list(path)
-                owner = write.query
                 logger.warning("finishing a write query=%s batch=%s", write.query, write.batch)
                 self._finish(store, write, files)
             except (SegueError, FileNotFoundError) as error:
-                if query is not None and owner == query:
+                # By its name: the list may be what is damaged.
+                if current is not None and path.name.startswith(current.digest):
                     raise
                 logger.error("not finished path=%s reason=%s", path, error)
+
+    def _listed_ids(self) -> set[str] | None:
+        """Return the segments of all writes that are not finished; None if not all can be told."""
+        try:
+            return {file.id for path in self._pending() for file in self._read_list(path)[1]}
+        except SegueError:
+            return None
 
     def _check(self, store: FileStore, write: WriteId, files: list[StagedFile]) -> None:
         """Raise before the write is listed if it could never be finished."""
@@ -206,12 +212,12 @@ class Committer:
             self._push(store, directory, by_number)
             return
         core = store.topic(self._options.name)._core
+        listed = self._listed_ids()
 
         def adopt(partition: int) -> None:
-            ids = [file.id for file in by_number[partition]]
-            for id_ in ids:
-                path = directory / f"{id_}.q"
-                adopt_staged(core, path, partition=partition, key=id_, together_with=ids)
+            for file in by_number[partition]:
+                path = directory / f"{file.id}.q"
+                adopt_staged(core, path, partition=partition, key=file.id, unfinished=listed)
 
         with ThreadPoolExecutor(max_workers=min(ADOPTERS_MAX, len(by_number))) as pool:
             list(pool.map(adopt, sorted(by_number)))
@@ -264,9 +270,13 @@ class Committer:
         for path in self._path.iterdir():
             with contextlib.suppress(OSError):
                 is_listed = (self._path / f"{path.name}{COMMIT}").exists()
-                if path.is_dir() and not is_listed and path.stat().st_mtime < before:
+                if is_listed or path.stat().st_mtime >= before:
+                    continue
+                if path.is_dir():
                     logger.warning("removing what a killed write left path=%s", path)
                     shutil.rmtree(path, ignore_errors=True)
+                elif path.suffix == ".tmp":
+                    path.unlink()
 
 
 def _adoption_keys(file: StagedFile) -> list[str]:

@@ -35,10 +35,10 @@ from segue.delivery.message import (
 from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 from segue.log.staging import Batch
+from segue.stores.arguments import duration_us
 
 KEYED: Final = -1
 """The number of what is pushed one by one, because its key must be looked at."""
-DELAY_SECONDS_MAX: Final = 100 * 366 * 86_400
 
 _Ints = npt.NDArray[np.int64]
 
@@ -310,11 +310,9 @@ def _prefixes(rows: pa.RecordBatch, lanes: _Ints, *, now_us: int) -> Iterator[tu
             prefix["h"] = headers_from(_header_mapping(headers)) or {}
         delay = _value(columns["delay"], row)
         if delay is not None:
-            seconds = float(delay)  # type: ignore[arg-type]
-            if not 0 <= seconds <= DELAY_SECONDS_MAX:
-                raise InvalidArgument(f"delay must be a number of seconds: {delay!r}")
-            if seconds:
-                prefix["n"] = now_us + round(seconds * 1_000_000)
+            delay_us = duration_us(float(delay), name="delay")  # type: ignore[arg-type]
+            if delay_us:
+                prefix["n"] = now_us + delay_us
                 prefix["p"] = int(lanes[row])
         key = _value(columns["key"], row)
         if key is not None:

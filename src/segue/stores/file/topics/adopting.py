@@ -29,11 +29,12 @@ from segue.stores.topic_contract import Adoption
 
 
 def adopt_staged(
-    core: TopicCore, path: Path, *, partition: int, key: str, together_with: Collection[str]
+    core: TopicCore, path: Path, *, partition: int, key: str, unfinished: Collection[str] | None
 ) -> Adoption:
     """Append the records of a segment that was written aside, unless that was done before.
 
-    It is remembered until another write is adopted: one whose keys are not `together_with`.
+    Other segments of that kind are forgotten, but for the `unfinished` ones, which may be asked
+    for again; None is all.
 
     Raises InvalidArgument, CorruptSegment, StorageError, FileNotFoundError.
     """
@@ -51,7 +52,8 @@ def adopt_staged(
                 return Adoption(
                     partition=partition, first_offset=before, count=staged.count, is_new=False
                 )
-            origins.forget_staged({adoption_digest(each).hex() for each in together_with})
+            if unfinished is not None:
+                origins.forget_staged({adoption_digest(each).hex() for each in unfinished})
             first = _append(log, staged)
             if core.place.is_durable:
                 log.flush()

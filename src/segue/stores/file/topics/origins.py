@@ -78,9 +78,9 @@ class Origins:
             self.staged.add(digest.hex())
             self.upto = first + count
 
-    def forget_staged(self, current: Collection[str]) -> None:
-        """Forget the adoptions of writes that are finished: all but the `current` ones."""
-        for digest in self.staged.difference(current):
+    def forget_staged(self, unfinished: Collection[str]) -> None:
+        """Forget the adoptions of writes that are finished: all but the `unfinished` ones."""
+        for digest in self.staged.difference(unfinished):
             self.adopted.pop(digest, None)
             self.staged.discard(digest)
 
