@@ -43,8 +43,10 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
         )
         return done.returncode, done.stdout
     capsys.readouterr()
-    code = main([placed(word, directory) for word in shlex.split(line)[1:]])
-    return code, capsys.readouterr().out
+    _, group, verb, *words = shlex.split(line)
+    code = main([group, verb, *(placed(word, directory) for word in words)])
+    said = capsys.readouterr()
+    return code, said.out if code == 0 else said.err
 
 
 @pytest.mark.timeout(300)
