@@ -12,15 +12,17 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 
-# Starting Spark takes longer than its tests: they share one session, in one process, after all
-# others have run on all cores. pytest ends with 5 if PYTEST_ARGS select nothing, which is wrong
+# Starting Spark takes longer than its tests: they share one session, after all others have run on
+# all cores; those that start Spark themselves run beside them. (tests/spark/conftest.py.)
+# pytest ends with 5 if PYTEST_ARGS select nothing, which is wrong
 # only if neither run had a test. What is given by path is not ignored, hence deselected as well.
 leave_out = $(foreach tests,$(1),--ignore=$(tests) --deselect=$(tests))
 define run_tests
 trap 'exit 130' INT; others=0; spark=0; \
 $(PYTEST) -n auto --dist worksteal $(call leave_out,tests/spark/) $(1) $(PYTEST_ARGS) \
 	|| others=$$?; \
-$(PYTEST) $(call leave_out,$(filter-out tests/spark/,$(wildcard tests/*/))) $(1) $(PYTEST_ARGS) \
+$(PYTEST) -n 2 --dist loadgroup $(call leave_out,$(filter-out tests/spark/,$(wildcard tests/*/))) \
+	$(1) $(PYTEST_ARGS) \
 	|| spark=$$?; \
 case $$others,$$spark in 0,0|0,5|5,0) ;; *) exit 1 ;; esac
 endef

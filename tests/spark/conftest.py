@@ -1,4 +1,7 @@
-"""One Spark session for all tests of this directory: starting one takes longer than any of them."""
+"""One Spark session for nearly all tests here: starting one takes longer than most of them.
+
+Those that start Spark in processes of their own run beside them (`--dist loadgroup`).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,20 @@ from segue.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+OWN_PROCESSES = {"test_cluster", "test_connect", "test_exactly_once", "test_spark_examples"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all that share the session in one process; let the others take their time."""
+    for item in items:
+        if "spark" not in item.path.parts:
+            continue
+        if item.path.stem not in OWN_PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("session"))
+        elif item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -188,6 +188,7 @@ def test_a_bar_follows_the_tasks_that_are_done(
     with running.spark_session("local[2]", ["spark.sql.shuffle.partitions=3"], doing="counting"):
         spark.range(100_000, numPartitions=20).selectExpr("sum(hash(id))").collect()
         time.sleep(0.2)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
 
     assert steps
     assert all(step > 0 for step in steps)
