@@ -36,7 +36,7 @@ class Columns:
     time_us: npt.NDArray[np.int64]
     attr: npt.NDArray[np.uint64]
     payload: pa.BinaryArray
-    """Points into the segment's file; keeps it mapped while it lives."""
+    """Like the two before it, points into the segment's file; keeps it mapped while it lives."""
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -82,11 +82,10 @@ def columns_in(view: SegmentView, index: int, stop: int) -> Columns:
     )
     first = view.first_offset + index
     offset = np.arange(first, first + len(table), dtype=np.int64)
-    time_us = np.ascontiguousarray(table["time_us"])
-    attr = np.ascontiguousarray(table["attr"])
+    time_us, attr = table["time_us"], table["attr"]
     payload = _payloads(view, table)
-    kept = (table["link"] & slots.REMOVED) == 0
-    if not kept.all():
+    if int(table["link"].max(initial=0)) >= slots.REMOVED:
+        kept = (table["link"] & slots.REMOVED) == 0
         return Columns(
             offset=offset[kept],
             time_us=time_us[kept],

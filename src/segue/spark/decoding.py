@@ -81,7 +81,12 @@ class TopicDecoder:
 
     def batches(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         for part in pieces(columns):
-            yield self._batch(part)
+            # What was adopted has something to say in its first record alone: then the others
+            # need not be taken apart for it.
+            first = 1 if len(part) > 1 and part.attr[0] and not part.attr[1:].any() else 0
+            if first:
+                yield self._batch(_part(part, 0, first))
+            yield self._batch(_part(part, first, len(part)) if first else part)
 
     def _batch(self, columns: Columns) -> pa.RecordBatch:
         count = len(columns)
@@ -290,15 +295,21 @@ def pieces(columns: Columns) -> Iterator[Columns]:
         return
     start = 0
     while start < count:
-        fitting = int(np.searchsorted(ends, int(ends[start]) + BATCH_BYTES_MAX, side="right")) - 1
+        # In the type of the array: else all of it would be converted first.
+        most = np.int32(min(int(ends[start]) + BATCH_BYTES_MAX, np.iinfo(np.int32).max))
+        fitting = int(np.searchsorted(ends, most, side="right")) - 1
         stop = min(max(fitting, start + 1), start + BATCH_ROWS_MAX, count)
-        yield Columns(
-            offset=columns.offset[start:stop],
-            time_us=columns.time_us[start:stop],
-            attr=columns.attr[start:stop],
-            payload=columns.payload[start:stop],
-        )
+        yield _part(columns, start, stop)
         start = stop
+
+
+def _part(columns: Columns, start: int, stop: int) -> Columns:
+    return Columns(
+        offset=columns.offset[start:stop],
+        time_us=columns.time_us[start:stop],
+        attr=columns.attr[start:stop],
+        payload=columns.payload[start:stop],
+    )
 
 
 def _chosen(columns: Columns, chosen: npt.NDArray[np.bool_]) -> Columns:

@@ -20,8 +20,11 @@ from segue.spark.strands import Label, Strand
 
 logger = logging.getLogger(__name__)
 
-TASK_COST_BYTES: Final = 128 << 20
-"""A task costs some 20 ms however little it reads: fewer and larger ones are faster."""
+TASK_COST_BYTES: Final = 64 << 20
+TASKS_WELL: Final = 16
+TASK_COST_BYTES_MOST: Final = 256 << 20
+"""A task costs some 20 ms however little it reads. So there are as many as keep a few cores busy,
+and from then on they become larger, up to the last figure, rather than more."""
 RECORD_COST_BYTES: Final = 64
 """What a record costs besides its bytes, in bytes."""
 SPLIT_SLACK: Final = 1.25
@@ -204,7 +207,10 @@ def plan(
     if not atoms:
         return []
     total = sum(atom.cost for atom in atoms)
-    count = max(options.min_partitions, -(-int(total) // TASK_COST_BYTES))
+    count = min(
+        -(-int(total) // TASK_COST_BYTES), max(TASKS_WELL, -(-int(total) // TASK_COST_BYTES_MOST))
+    )
+    count = max(options.min_partitions, count)
     target = max(total / count, 1.0)
     small = [piece for atom in atoms for piece in _split(atom, target, options.records_max)]
     return [

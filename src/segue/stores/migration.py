@@ -28,8 +28,8 @@ RANGES_SHOWN_MAX: Final = 8
 """How many runs of segments a mismatch names."""
 
 _NUMBER: Final = r"(0|[1-9]\d{0,17})"
-_LIST: Final = re.compile(f"queue_{_NUMBER}", re.ASCII)
-_SEGMENT: Final = re.compile(f"queue_{_NUMBER}_seg_{_NUMBER}", re.ASCII)
+LIST: Final = re.compile(f"queue_{_NUMBER}", re.ASCII)
+SEGMENT: Final = re.compile(f"queue_{_NUMBER}_seg_{_NUMBER}", re.ASCII)
 
 
 class UnknownState(InvalidArgument):
@@ -64,7 +64,7 @@ class ImportedState:
 
 
 @dataclass(slots=True)
-class _Found:
+class Found:
     """What the keys of a state hold."""
 
     lists: dict[int, list[object]] = field(default_factory=dict)
@@ -106,12 +106,12 @@ def read_state(document: object) -> ImportedState:
         raise UnknownState("not the state of a queue: it is no JSON object")
     found = _sorted_out(document)
     metadata = document.get(METADATA)
-    if not found.lists and not found.segments and not _has_queues(metadata):
+    if not found.lists and not found.segments and not has_queues(metadata):
         raise UnknownState(
             "not the state of a queue: it has neither queue_<priority> nor "
             "queue_<priority>_seg_<number> nor metadata with queues"
         )
-    returned = _locked_items(metadata)
+    returned = locked_items(metadata)
     items: dict[int, tuple[object, ...]] = {}
     for priority in sorted({*found.priorities(), *returned}):
         listed = tuple(returned.get(priority, [])) + tuple(found.items(priority))
@@ -119,9 +119,9 @@ def read_state(document: object) -> ImportedState:
             items[priority] = listed
     return ImportedState(
         format="v3" if found.lists and not found.segments else "v4",
-        segment_size=_segment_size(metadata),
+        segment_size=segment_size_in(metadata),
         items=items,
-        mismatches=tuple(_mismatches(found, metadata)),
+        mismatches=tuple(mismatches_of(found, metadata)),
         returned=sum(map(len, returned.values())),
     )
 
@@ -165,26 +165,27 @@ def _without_loss(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         for name in made:
-            if names.count(name) > 1 and (_LIST.fullmatch(name) or _SEGMENT.fullmatch(name)):
+            if names.count(name) > 1 and (LIST.fullmatch(name) or SEGMENT.fullmatch(name)):
                 raise UnknownState(f"{name} is there twice")
     return made
 
 
-def _sorted_out(document: dict[object, object]) -> _Found:
-    found = _Found()
+def _sorted_out(document: dict[object, object]) -> Found:
+    found = Found()
     for key, value in document.items():
         name = str(key)
-        if match := _SEGMENT.fullmatch(name):
-            segments = found.segments.setdefault(_priority(name, match[1]), {})
+        if match := SEGMENT.fullmatch(name):
+            segments = found.segments.setdefault(priority_from_name(name, match[1]), {})
             segments[int(match[2])] = _items(name, value)
-        elif match := _LIST.fullmatch(name):
-            found.lists[_priority(name, match[1])] = _items(name, value)
+        elif match := LIST.fullmatch(name):
+            found.lists[priority_from_name(name, match[1])] = _items(name, value)
         elif name != METADATA:
             found.unknown.append(name)
     return found
 
 
-def _priority(name: str, text: str) -> int:
+def priority_from_name(name: str, text: str) -> int:
+    """Return the priority that the name of a list says. Raises UnknownState."""
     number = int(text)
     if number > PRIORITY_MAX:
         raise UnknownState(f"{name}: priorities go up to {PRIORITY_MAX}")
@@ -199,16 +200,18 @@ def _items(name: str, value: object) -> list[object]:
     return cast("list[object]", value)
 
 
-def _has_queues(metadata: object) -> bool:
+def has_queues(metadata: object) -> bool:
+    """Tell whether the metadata tells of queues, be they empty."""
     return isinstance(_at(metadata, "queues"), dict)
 
 
-def _segment_size(metadata: object) -> int | None:
+def segment_size_in(metadata: object) -> int | None:
+    """Return how many items a segment had, if the metadata says so."""
     size = _at(_at(metadata, "config"), "segment_size")
     return size if type(size) is int and size > 0 else None
 
 
-def _locked_items(metadata: object) -> dict[int, list[object]]:
+def locked_items(metadata: object) -> dict[int, list[object]]:
     """Return the items that were out on a lock, by priority. Raises UnknownState."""
     lock = _at(metadata, ACTIVE_LOCK)
     if lock is None:
@@ -235,11 +238,12 @@ def _at(value: object, key: str) -> object:
 # Checking ------------------------------------------------------------------------------------
 
 
-def _mismatches(found: _Found, metadata: object) -> Iterator[Mismatch]:
+def mismatches_of(found: Found, metadata: object) -> Iterator[Mismatch]:
+    """Yield where the metadata and what was found disagree."""
     for name in found.unknown:
         yield Mismatch(key=name, what="unknown key, left out", stated=None, found=None)
     size = _at(_at(metadata, "config"), "segment_size")
-    if found.segments and _segment_size(metadata) is None:
+    if found.segments and segment_size_in(metadata) is None:
         yield Mismatch(key=METADATA, what="segment_size", stated=_shown(size), found=None)
     queues = _at(metadata, "queues")
     stated = queues if isinstance(queues, dict) else {}
@@ -255,7 +259,7 @@ def _mismatches(found: _Found, metadata: object) -> Iterator[Mismatch]:
         if segments:
             yield from _pointer_mismatches(name, entry, found.segments[priority])
     for name, queue in stated.items():
-        match = _LIST.fullmatch(str(name))
+        match = LIST.fullmatch(str(name))
         if match is None or int(match[1]) not in found.priorities():
             yield from _count_mismatches(str(name), _at(queue, METADATA), 0)
 

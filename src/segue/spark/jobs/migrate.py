@@ -137,7 +137,7 @@ def migrate(
 # What there is ---------------------------------------------------------------------------------
 
 
-class _Counted(migration._Found):
+class _Counted(migration.Found):
     """What the keys of a state hold, as numbers of items: `range` is as long as the list."""
 
     def items(self, priority: int) -> list[object]:
@@ -183,14 +183,14 @@ def _state_of(path: Path, outline: Outline) -> _State:
     seen = set()
     for member in outline.members:
         name = member.name
-        if match := migration._SEGMENT.fullmatch(name) or migration._LIST.fullmatch(name):
+        if match := migration.SEGMENT.fullmatch(name) or migration.LIST.fullmatch(name):
             if name in seen:
                 raise UnknownState(f"{name} is there twice")
             seen.add(name)
-            priority = migration._priority(name, match[1])
+            priority = migration.priority_from_name(name, match[1])
             _require_list(path, member)
             items = _so_many(_count([member]))
-            if match.re is migration._SEGMENT:
+            if match.re is migration.SEGMENT:
                 number = int(match[2])
                 found.segments.setdefault(priority, {})[number] = items
             else:
@@ -203,20 +203,20 @@ def _state_of(path: Path, outline: Outline) -> _State:
         else:
             parse_state(_bytes_at(path, member.start, member.stop))
             found.unknown.append(name)
-    if not found.lists and not found.segments and not migration._has_queues(metadata):
+    if not found.lists and not found.segments and not migration.has_queues(metadata):
         raise UnknownState(
             "not the state of a queue: it has neither queue_<priority> nor "
             "queue_<priority>_seg_<number> nor metadata with queues"
         )
     return _State(
         format="v3" if found.lists and not found.segments else "v4",
-        segment_size=migration._segment_size(metadata),
-        returned=migration._locked_items(metadata),
+        segment_size=migration.segment_size_in(metadata),
+        returned=migration.locked_items(metadata),
         members={
             priority: [member for _, member in sorted(members, key=lambda each: each[0])]
             for priority, members in sorted(numbered.items())
         },
-        mismatches=tuple(migration._mismatches(found, metadata)),
+        mismatches=tuple(migration.mismatches_of(found, metadata)),
     )
 
 
