@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pyarrow.parquet as pq
 import pytest
 
 import segue
@@ -70,8 +71,6 @@ def test_the_streams_print_each_row_once(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_pipeline_fills_its_tables_and_its_topic(tmp_path: Path) -> None:
     """A declarative pipeline has topics as sources and as sinks."""
-    pytest.importorskip("yaml", reason="spark-pipelines needs pyyaml")
-    pq = pytest.importorskip("pyarrow.parquet")
     pipeline = tmp_path / "pipeline"
     shutil.copytree(EXAMPLES / "spark_pipeline", pipeline)
     spec = pipeline / "spark-pipeline.yml"

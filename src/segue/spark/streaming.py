@@ -11,7 +11,7 @@ one batch behind, so retention never deletes what Spark still needs.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 Told = dict[str, dict[str, int]]
 """An offset of a stream as Spark keeps it."""
-
-MILLISECONDS: Final = 1000
 
 
 def told(offsets: Offsets) -> Told:

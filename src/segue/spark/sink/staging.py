@@ -5,7 +5,7 @@
     staging/<kind>.<name>/<query>.done      the last batch of a query, or a write, that has happened
 
 A task that fails removes what it wrote. What a killed one leaves goes when its write is committed
-or aborted, or with the first commit a day later.
+or aborted, or with a commit a week later.
 """
 
 import contextlib

@@ -13,15 +13,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segue.errors import InvalidArgument, TopicNotFound
-from segue.log.disk import Disk
+from segue.errors import InvalidArgument
 from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.spark.options import WriteOptions
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import check_columns
 from segue.spark.sink.staging import Stage, StagedFile, WriteId
-from segue.stores.file.store import TOPICS
-from segue.stores.file.topics.manifest import read_manifest
 from segue.stores.opening import directory_of, open_directory
 
 if TYPE_CHECKING:
@@ -70,11 +67,8 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
         allow_network=options.allows_network,
     ) as store:
         if options.kind == "topic":
-            store.topic(options.name)._core.existing()
-            manifest = read_manifest(directory_of(options.url) / TOPICS / options.name, Disk())
-            if manifest is None:
-                raise TopicNotFound(name=options.name)
-            partitions, record_bytes_max = manifest.partitions, SEGMENT_BYTES_MAX
+            partitions = store.topic(options.name)._core.existing().partitions
+            record_bytes_max = SEGMENT_BYTES_MAX
         else:
             store.queue(options.name)
             lane = store._queue_core(options.name).lane(0)
