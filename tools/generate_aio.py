@@ -184,6 +184,7 @@ class Generator:
         tree = ast.parse(code)
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         found: dict[str, set[str]] = {}
         plain = {"os"} & used
         for name in used - own:

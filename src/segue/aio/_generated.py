@@ -36,6 +36,8 @@ from segue.stores.contract import (
     Counts,
     Entry,
     Item,
+    MessageState,
+    MessageStatus,
     Outcome,
     QueueStats,
     Receipt,
@@ -97,6 +99,11 @@ class Job(JobHandle):
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
         return self._it.attempt
+
+    @property
+    def tries(self) -> int:
+        """Which delivery this is since the push or the last redrive, from 1."""
+        return self._it.tries
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -296,9 +303,37 @@ class Queue(QueueHandle):
         """
         return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
 
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Return True once there is a message that can be leased now, taking nothing.
+
+        False if there is none within `timeout`; None waits for as long as it takes. Somebody else
+        may be faster: True promises nothing about the next call.
+        """
+        return await self._poll(lambda queue, timeout: queue.wait(timeout), timeout)
+
     async def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that would be delivered next, without taking them."""
         return await self._call(lambda queue: queue.peek(count))
+
+    async def look_up(self, message_id: MessageId) -> MessageStatus | None:
+        """Return how one message stands; None once it is settled, or if nothing is known of it.
+
+        In constant time, but for what is neither waiting nor leased: that is looked for among the
+        dead letters, one by one. Raises InvalidArgument if `message_id` is no id.
+        """
+        return await self._call(lambda queue: queue.look_up(message_id))
+
+    async def browse(
+        self, *, state: MessageState | None = None, limit: int = 100, after: MessageId | None = None
+    ) -> list[MessageStatus]:
+        """Return up to `limit` messages that are not settled, or those of one state.
+
+        In the order of their ids: by priority, then as they were pushed, then those pushed with a
+        delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
+        become of it since; behind a dead letter that is none any more the dead letters start over.
+        Costs what it returns and what is outstanding, however much has never been delivered.
+        """
+        return await self._call(lambda queue: queue.browse(state=state, limit=limit, after=after))
 
     async def count(self) -> Counts:
         """Return how many messages are in which state, in constant time."""

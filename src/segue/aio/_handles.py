@@ -30,6 +30,7 @@ from segue.delivery.message import DeadLetter
 from segue.errors import SegueError
 from segue.log.options import Duration, microseconds_from
 from segue.stores import contract
+from segue.stores.arguments import duration_us
 from segue.stores.contract import Receipt
 from segue.stores.heartbeat import Pulse
 from segue.stores.job import Job as BareJob
@@ -159,6 +160,19 @@ class QueueHandle(NamedHandle[contract.Queue]):
 
     def _is_nothing(self, found: object) -> bool:
         return _is_empty(found)
+
+    async def _poll(
+        self, step: Callable[[contract.Queue, float], T], timeout: Duration | None
+    ) -> T:
+        """Ask until the answer is yes."""
+
+        async def attempt(seconds: float) -> T:
+            return await self._threads.call(
+                lambda: step(self._bare(), seconds), is_wait=seconds != 0
+            )
+
+        duration_us(timeout, name="timeout")
+        return await patiently(self._line("ready"), attempt, timeout, lambda found: not found)
 
     async def _search(
         self,

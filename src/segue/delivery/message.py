@@ -71,6 +71,8 @@ class Prefix(TypedDict, total=False):
     """reason of death, in the words of whoever knew"""
     d: int
     """deliveries until death"""
+    s: int
+    """those of them that were before a redrive"""
     b: str
     """the key under which what begins here was adopted"""
 
@@ -119,6 +121,8 @@ class DeadLetter:
     """Its place among the dead letters."""
     deliveries: int = field(repr=False)
     """How often it was delivered."""
+    tries: int = field(default=0, repr=False)
+    """How often since its push or its last redrive."""
 
     @property
     def died_at(self) -> datetime:

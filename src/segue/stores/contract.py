@@ -37,6 +37,9 @@ Outcome = Literal["release", "fail", "dead"]
 """How a lease ends without success: given back as if never taken; tried and failed, to be tried
 again after a backoff; or not to be tried again."""
 
+MessageState = Literal["ready", "delayed", "leased", "dead"]
+"""Where a message stands that is not settled."""
+
 Receipt = str
 """Names one lease of one message: "<message id>/<token>". What `ack` takes besides a job."""
 
@@ -85,6 +88,25 @@ class LeaseInfo:
     owner: str
     attempt: int
     seconds_left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStatus:
+    """A message that is not settled, and how it stands."""
+
+    message: Message
+    """As its next delivery would show it; as the last one did if it is leased or dead."""
+    state: MessageState
+    due_us: int | None = None
+    """When a delayed one becomes ready, if that is a matter of time."""
+    owner: str | None = None
+    """Who holds the lease."""
+    seconds_left: float | None = None
+    """How long the lease lasts."""
+    reason: str = ""
+    """Why it was returned or died last; of a leased one nothing is known any more."""
+    tries: int = 0
+    """How often it was delivered since its push or its last redrive; releases do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +243,37 @@ class Queue(Protocol):
         it back as if it had not been taken: work that may fail belongs in `with job:`.
         """
 
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Return True once there is a message that can be leased now, taking nothing.
+
+        False if there is none within `timeout`; None waits for as long as it takes. Somebody else
+        may be faster: True promises nothing about the next call.
+        """
+
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that would be delivered next, without taking them."""
+
+    def look_up(self, message_id: MessageId) -> MessageStatus | None:
+        """Return how one message stands; None once it is settled, or if nothing is known of it.
+
+        In constant time, but for what is neither waiting nor leased: that is looked for among the
+        dead letters, one by one. Raises InvalidArgument if `message_id` is no id.
+        """
+
+    def browse(
+        self,
+        *,
+        state: MessageState | None = None,
+        limit: int = 100,
+        after: MessageId | None = None,
+    ) -> list[MessageStatus]:
+        """Return up to `limit` messages that are not settled, or those of one state.
+
+        In the order of their ids: by priority, then as they were pushed, then those pushed with a
+        delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
+        become of it since; behind a dead letter that is none any more the dead letters start over.
+        Costs what it returns and what is outstanding, however much has never been delivered.
+        """
 
     def count(self) -> Counts:
         """Return how many messages are in which state, in constant time."""

@@ -46,6 +46,7 @@ class Job:
         "_message",
         "_payload",
         "_pulse",
+        "_since",
         "_time_us",
         "holder",
         "is_settled",
@@ -68,6 +69,7 @@ class Job:
         payload: bytes,
         attr: int,
         time_us: int,
+        since: int = 0,
     ) -> None:
         self.holder = holder
         self.lane = lane
@@ -79,6 +81,7 @@ class Job:
         self._payload = payload
         self._attr = attr
         self._time_us = time_us
+        self._since = since
         self._message: Message | None = None
         self._pulse: Pulse | None = None
         self.is_settled = False
@@ -118,6 +121,11 @@ class Job:
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
         return self._attempt if not self._attr else self.message.attempt
+
+    @property
+    def tries(self) -> int:
+        """Which delivery this is since the push or the last redrive, from 1."""
+        return self._attempt - self._since
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from segue.clock import nanoseconds_of
 from segue.delivery import events
 from segue.delivery.events import ASIDE, LEASED, Cause, How, Leased, Run, Settled, Take, pack_lease
-from segue.delivery.lines import Rest
 from segue.delivery.message import HAS_TTL, Key, Message, unpack_prefix
 from segue.errors import QueueLocked, SegueError
 from segue.log.layout import Offset
@@ -57,7 +56,7 @@ class Delivery:
         self._write(Leased(token, self._ticks_ns() // 1000 + ttl_us, owner, tuple(takes)), takes)
         ttl_seconds = ttl_us / 1_000_000
         jobs: list[Job] = []
-        for (lane, first, _, attempt, _), records in loaded:
+        for (lane, first, _, attempt, since), records in loaded:
             priority = self._core.priority_of(Key(lane, first))
             offset = first
             for _, time_us, attr, payload in records:
@@ -73,6 +72,7 @@ class Delivery:
                         payload,
                         attr,
                         time_us,
+                        since,
                     )
                 )
                 offset += 1
@@ -143,6 +143,15 @@ class Delivery:
         for lane, first, size, _, _ in takes:
             core.upkeep.note(lane, first + size - 1, size)
         return messages
+
+    def probe(self) -> list[bool]:
+        """Return something if a message could be leased now; take nothing."""
+        try:
+            loaded = self._take(self._allowed(1))
+        except QueueLocked:
+            return []
+        self._journal.ledger.put_back([take for take, _ in loaded])
+        return [True] if loaded else []
 
     def _write(self, event: Leased | events.Popped, takes: list[Take]) -> None:
         try:
@@ -264,9 +273,8 @@ class Delivery:
             self._settle_untouched(key, How.OUTLIVED)
             return
         found = ledger.find(key)
-        attempt = found.attempt if isinstance(found, Rest) else 0
         reason = b"its time to live was over"
-        self._core.settling.bury_record(key, record, attempt, Cause.OUTLIVED, reason)
+        self._core.settling.bury_record(key, record, found, Cause.OUTLIVED, reason)
 
     def _settle_untouched(self, key: Key, how: How) -> None:
         if key.lane == ASIDE or self._journal.ledger.find(key) is not None:

@@ -157,4 +157,5 @@ def _letter(record: Record) -> DeadLetter:
         died_us=record.time_us,
         number=record.offset,
         deliveries=deliveries,
+        tries=max(0, deliveries - prefix.get("s", 0)),
     )

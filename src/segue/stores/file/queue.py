@@ -18,11 +18,14 @@ from segue.stores.consumer import Consumer
 from segue.stores.contract import (
     Counts,
     Item,
+    MessageState,
+    MessageStatus,
     Outcome,
     QueueStats,
     Receipt,
     RedriveReport,
 )
+from segue.stores.file.browsing import Browsing
 from segue.stores.file.core import QueueCore
 from segue.stores.file.history import History
 from segue.stores.file.inspection import Inspection
@@ -49,6 +52,7 @@ class FileQueue:
         self._pusher = Pusher(core)
         self._letters = DeadLetters(core)
         self._inspection = Inspection(core)
+        self._browsing = Browsing(core, self._letters)
         self._history = History(core, self._pusher)
 
     # Rules ---------------------------------------------------------------------------------
@@ -153,13 +157,17 @@ class FileQueue:
         return self._deliver(core.delivery.lease, wait, count, ttl, holder, self)
 
     def _deliver(
-        self, step: Callable[..., list[T]], wait: Duration | None, *arguments: object
+        self,
+        step: Callable[..., list[T]],
+        wait: Duration | None,
+        *arguments: object,
+        name: str = "wait",
     ) -> list[T]:
         """Return what `step` does in a turn, again and again until `wait` is over."""
         core = self._core
         if wait == 0:
             return core.run(step, *arguments)
-        wait_us = duration_us(wait, name="wait")
+        wait_us = duration_us(wait, name=name)
         deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
         while True:
             locked: QueueLocked | None = None
@@ -177,6 +185,10 @@ class FileQueue:
                 return found
             waits = [seconds for seconds in (left, pause) if seconds is not None]
             core.wait_for_news(seen, min(waits, default=None))
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Return True once a message can be leased, False if none can within `timeout`."""
+        return bool(self._deliver(self._core.delivery.probe, timeout, name="timeout"))
 
     def consume(
         self,
@@ -281,6 +293,21 @@ class FileQueue:
         _check_count(count)
         return self._inspection.peek(count)
 
+    def look_up(self, message_id: MessageId) -> MessageStatus | None:
+        """Return how one message stands; None if it is settled or unknown."""
+        return self._browsing.look_up(message_id)
+
+    def browse(
+        self,
+        *,
+        state: MessageState | None = None,
+        limit: int = 100,
+        after: MessageId | None = None,
+    ) -> list[MessageStatus]:
+        """Return messages that are not settled, in the order of their ids, the dead last."""
+        _check_count(limit, name="limit")
+        return self._browsing.page(state, limit, after)
+
     def count(self) -> Counts:
         """Return how many messages are in which state."""
         with self._core.turn():
@@ -357,9 +384,9 @@ class FileQueue:
         return self._history.replay(priority, start, stop)
 
 
-def _check_count(count: int) -> None:
+def _check_count(count: int, *, name: str = "count") -> None:
     if type(count) is not int or not 1 <= count <= COUNT_MAX:
-        raise InvalidArgument(f"count must be a whole number from 1 to {COUNT_MAX}: {count!r}")
+        raise InvalidArgument(f"{name} must be a whole number from 1 to {COUNT_MAX}: {count!r}")
 
 
 def _owner(owner: str) -> bytes:

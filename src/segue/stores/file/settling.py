@@ -148,7 +148,7 @@ class Settling:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
             self.give_up(key, How.LOST)
             return
-        self.bury_record(key, record, grant.attempt, cause, reason)
+        self.bury_record(key, record, grant, cause, reason)
 
     def give_up(self, key: Key, how: How) -> None:
         """Settle a message that is nowhere to be found, unless looking for it has done so."""
@@ -157,10 +157,11 @@ class Settling:
             self._core.upkeep.note(key.lane, key.offset, 1)
 
     def bury_record(
-        self, key: Key, record: Record, attempt: int, cause: Cause, reason: bytes
+        self, key: Key, record: Record, found: Grant | Rest | None, cause: Cause, reason: bytes
     ) -> None:
         """Move a message to the dead letters."""
         core = self._core
+        attempt, since = (0, 0) if found is None else (found.attempt, found.since)
         prefix, body = unpack_prefix(record.payload, record.attr)
         letter: Prefix = {
             **prefix,
@@ -172,6 +173,9 @@ class Settling:
             "c": cause.name.lower(),
             "r": reason.decode(errors="replace"),
         }
+        letter.pop("s", None)
+        if since:
+            letter["s"] = since
         payload, attr = pack_message(body, letter)
         # Before the event: a letter nobody knows of is nothing, a message nobody has is lost.
         at = core.lanes.dead.append(payload, attr=attr & PREFIX_MASK)

@@ -1,0 +1,5 @@
+"""Looking for messages keeps the contract through asyncio as it does without."""
+
+from tests.contract.conftest import clock, other, store  # noqa: F401 Fixtures, by their names.
+from tests.contract.test_queue_looking import *  # noqa: F403 Its fixtures and all its tests.
+from tests.unit.aio_world import world  # noqa: F401
