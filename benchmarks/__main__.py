@@ -9,7 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import append, batch, durable, idle, queue, read, reopen, segment_size, spark, topic
+from benchmarks import (
+    append,
+    batch,
+    durable,
+    idle,
+    queue,
+    read,
+    reopen,
+    segment_size,
+    spark,
+    task_peers,
+    tasks,
+    topic,
+)
 from benchmarks.machine import MEMORY_FILE_SYSTEMS, conditions, file_system
 from benchmarks.report import Report
 from benchmarks.session import FULL, QUICK, Session
@@ -21,6 +34,7 @@ BENCHMARKS: Final[dict[str, Callable[[Session], None]]] = {
     "queue": queue.run,
     "topic": topic.run,
     "spark": spark.run,
+    "tasks": tasks.run,
     "read": read.run,
     "reopen": reopen.run,
     "segment_size": segment_size.run,
@@ -44,7 +58,10 @@ def main() -> None:
             report.begin()
             session = Session(directory=Path(directory), effort=effort, report=report)
             for name in arguments.names or BENCHMARKS:
-                BENCHMARKS[name](session)
+                if name == "tasks":
+                    tasks.run(session, only=arguments.only, count=arguments.count)
+                else:
+                    BENCHMARKS[name](session)
             report.finish()
     finally:
         with contextlib.suppress(OSError):
@@ -57,7 +74,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="about a minute; proves nothing")
+    parser.add_argument("--quick", action="store_true", help="some five minutes; proves nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every sample")
     parser.add_argument(
         "--dir",
@@ -66,10 +83,22 @@ def _arguments() -> argparse.Namespace:
         metavar="DIRECTORY",
         help="where to write, on a real disk (default: %(default)s)",
     )
+    parser.add_argument(
+        "--only",
+        type=lambda names: names.split(","),
+        default=[],
+        metavar="PEER,…",
+        help="of tasks: those peers alone",
+    )
+    parser.add_argument("--count", type=int, metavar="TASKS", help="of tasks: how many to send")
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in BENCHMARKS:
             parser.error(f"no benchmark is called {name}; there are {', '.join(BENCHMARKS)}")
+    try:
+        task_peers.chosen(arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
     return arguments
 
 

@@ -1,5 +1,7 @@
 """Segue: a durable segmented queue for Python. These are its public names."""
 
+from typing import TYPE_CHECKING
+
 from segue import errors
 from segue.delivery.message import DeadLetter, Message
 from segue.delivery.rules import QueueRules
@@ -23,9 +25,13 @@ from segue.stores.job import Job
 from segue.stores.opening import open
 from segue.stores.topic_contract import Group, Lag, Member, Producer, Topic, TopicReader
 
+if TYPE_CHECKING:
+    from segue.tasks import App
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "Appended",
     "Counts",
     "DeadLetter",
@@ -58,3 +64,12 @@ __all__ = [
     "errors",
     "open",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Not before it is asked for: tasks are an extra, and not everybody's.
+    if name == "App":
+        from segue.tasks import App
+
+        return App
+    raise AttributeError(f"module 'segue' has no attribute {name!r}")

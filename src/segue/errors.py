@@ -30,6 +30,14 @@
     ├── ProducerBusy                        another uses the producer's name
     ├── GroupBusy                           the group has members, and this needs it to have none
     ├── PartitionLost                       somebody else in the group has the partition now
+    ├── TaskNotFound (also LookupError)     no such task, or nothing is known of it any more
+    ├── BadArguments (also TypeError)       a task cannot be called, or asked for, like that
+    ├── BadResult (also TypeError)          a task returned what cannot be kept
+    ├── TaskTimeout (also TimeoutError)     a task took longer than it may
+    ├── TaskCancelled                       a task was cancelled
+    ├── TaskFailed                          a task failed for good; its error is told
+    ├── ResultTimeout (also TimeoutError)   a task has no result yet, after all our waiting
+    ├── AppNotFound (also LookupError)      module:name leads to no App
     ├── JavaNotFound                        there is no Java to run Spark with
     ├── Damage                              bytes on disk are not what was written
     │   ├── CorruptRecord                   a batch fails its checksum
@@ -272,6 +280,56 @@ class PartitionLost(SegueError):
         super().__init__(f"partitions lost to others in group {group}: {lost}")
         self.group = group
         self.partitions = partitions
+
+
+class TaskNotFound(SegueError, LookupError):
+    """No task of that name or id is known here, or its record has outlived its time."""
+
+
+class BadArguments(InvalidArgument, TypeError):
+    """What a task was given does not fit its signature, or cannot be written as JSON."""
+
+    def __init__(self, *, task: str, reason: str) -> None:
+        super().__init__(f"task {task}: {reason}")
+        self.task = task
+        self.reason = reason
+
+
+class BadResult(SegueError, TypeError):
+    """What a task returned does not fit its annotation, or cannot be written as JSON."""
+
+    def __init__(self, *, task: str, reason: str) -> None:
+        super().__init__(f"task {task}: {reason}")
+        self.task = task
+        self.reason = reason
+
+
+class TaskTimeout(SegueError, TimeoutError):
+    """A task was stopped, or given up, because it took longer than its timeout."""
+
+
+class TaskCancelled(SegueError):
+    """The task was cancelled: it has no result and will have none."""
+
+
+class TaskFailed(SegueError):
+    """The task failed for good and is a dead letter; `segue task retry` brings it back."""
+
+    def __init__(self, *, task_id: str, error: str, attempts: int, traceback: str = "") -> None:
+        super().__init__(f"task {task_id} failed after {attempts} attempts: {error}")
+        self.task_id = task_id
+        self.error = error
+        self.attempts = attempts
+        self.traceback = traceback
+        """As it was where the task ran."""
+
+
+class ResultTimeout(SegueError, TimeoutError):
+    """The task has neither a result nor an error yet."""
+
+
+class AppNotFound(SegueError, LookupError):
+    """There is no App where `module:name` points to."""
 
 
 class JavaNotFound(SegueError):

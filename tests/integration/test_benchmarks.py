@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 import psutil
 import pytest
 
-from benchmarks import machine, servers, topic
+from benchmarks import machine, servers, task_peers, tasks, topic
 from benchmarks.race import NotRun, Pace
 from benchmarks.report import Report
 from benchmarks.session import QUICK, Session
@@ -21,9 +21,12 @@ TINY: Final = replace(
     clean_segments=2,
     compact_records=2_000,
 )
+TINY_TASKS: Final = tasks.Scale(count=10, rounds=1, pickups=2, seconds_max=30)
 PEERS: Final = (topic.VALKEY, topic.JETSTREAM)
 RACES: Final = 10
 UPKEEP: Final = 4
+TASK_SECTIONS: Final = 16
+"""Seven with sync and seven without, and two of memory."""
 
 
 @pytest.fixture
@@ -87,6 +90,50 @@ def test_a_server_that_does_not_come_up_is_not_run(
 
     with pytest.raises(NotRun, match="broken does not come up: I cannot"):
         start(scratch / "server", durable=False)
+
+
+def test_task_queues_are_raced_and_weighed_and_all_their_processes_end(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer with a server and one without have a figure wherever they can do what is measured."""
+    _require_servers()
+    monkeypatch.setattr(tasks, "SETTLE_SECONDS", 0)
+    before = _children()
+    tasks.run(session, only=["huey"], scale=TINY_TASKS)
+
+    assert _children() == before
+    assert len(session.report.sections) == TASK_SECTIONS
+    for section in session.report.sections:
+        assert [figure.name for figure in section.figures] == ["huey, SQLite", "huey, Valkey"]
+        for figure in section.figures:
+            if "batches" in section.title:
+                assert figure.note == "not run: it has no batches: map sends one by one"
+            else:
+                assert figure.samples
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        ("import sys; sys.exit('I cannot')", "its worker ended: I cannot"),
+        ("import time; time.sleep(600)", "nothing within 1 s: it says nothing"),
+    ],
+)
+def test_a_task_queue_that_fails_or_hangs_is_out_and_ends(
+    session: Session, monkeypatch: pytest.MonkeyPatch, worker: str, reason: str
+) -> None:
+    """A worker that does nothing costs its peer the race, not everybody the run."""
+    (peer,) = task_peers.chosen(["huey-sqlite"])
+    broken = replace(peer, worker=lambda _: ("-c", worker))
+    monkeypatch.setattr(task_peers, "PEERS", (broken,))
+    monkeypatch.setattr(task_peers, "WORKER_SECONDS_MAX", 1.0)
+    before = _children()
+    tasks.run(session, scale=TINY_TASKS)
+
+    assert _children() == before
+    assert len(session.report.sections) == TASK_SECTIONS
+    for section in session.report.sections:
+        assert [figure.note for figure in section.figures] == [f"not run: {reason}"]
 
 
 def _require_servers() -> None:

@@ -1,7 +1,7 @@
 """A leased message: what its holder sees and does. The same for every store."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,6 +20,8 @@ class Holder(Protocol):
     heartbeat: Heartbeat
 
     def ack(self, job: "Job | Receipt") -> None: ...
+
+    def ack_many(self, jobs: "Iterable[Job | Receipt]") -> None: ...
 
     def nack(
         self,
@@ -131,6 +133,16 @@ class Job:
     def headers(self) -> Mapping[str, str]:
         """The message's headers."""
         return self.message.headers
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether there are headers; costs nothing for plain messages."""
+        return bool(self._attr) and bool(self.message.headers)
+
+    @property
+    def pushed_us(self) -> int:
+        """When the message was pushed, in microseconds since 1970."""
+        return self._time_us if not self._attr else self.message.pushed_us
 
     @property
     def key(self) -> str | None:

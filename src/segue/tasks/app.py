@@ -1,0 +1,472 @@
+"""The App: tasks by name, the store they are queued in, and questions about both."""
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+
+from segue.clock import Clock, Ticks, system_clock, system_ticks
+from segue.delivery.priority import Priority, priority_from
+from segue.delivery.retry import Backoff
+from segue.errors import InvalidArgument, TaskNotFound
+from segue.log.layout import checked_name
+from segue.log.options import Duration, SyncName
+from segue.stores.contract import Item, Queue, Store
+from segue.tasks.desk import Desk, split_id
+from segue.tasks.envelope import TASK_NAME_MAX
+from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
+from segue.tasks.records import TaskRecord
+from segue.tasks.results import Result, Watch, wait_until
+from segue.tasks.rules import (
+    PRIORITY_DEFAULT,
+    QUEUE_DEFAULT,
+    RETRIES_DEFAULT,
+    TENANT_MARK,
+    TIMEOUT_SECONDS_DEFAULT,
+    KeyFunction,
+    QueueShape,
+    TaskRules,
+    backoff_from,
+    rate_from,
+    seconds_from,
+)
+from segue.tasks.schedule import Cron, Every, Missed, schedule_from
+from segue.tasks.scheduling import ScheduleEntry
+from segue.tasks.task import AsyncTask, Queued, Task, TaskBase
+from segue.tasks.tracing import headers_of_span
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EagerRun = Callable[[Queued[Any, Any], str, Item], str]
+"""Runs a call at once in place of queuing it; returns the id it gives it."""
+
+
+class Decorator(Protocol):
+    """Makes a task of a function, sync or async."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """Tasks and the store they are queued in.
+
+    app = App("data")
+
+    @app.task(retries=5)
+    def resize(path: str) -> str: ...
+
+    The store is opened when it is first needed, in each process anew. Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        sync: SyncName = "always",
+        queue: str = QUEUE_DEFAULT,
+        retries: int = RETRIES_DEFAULT,
+        timeout: Duration | None = TIMEOUT_SECONDS_DEFAULT,
+        backoff: Backoff | Duration | None = None,
+        result_ttl: Duration = KEEP_SECONDS_DEFAULT,
+        weights: Mapping[str, int] | None = None,
+        clock: Clock = system_clock,
+        ticks: Ticks = system_ticks,
+    ) -> None:
+        """Have tasks in the store at `url`; the rest is what tasks do that say nothing else.
+
+        `weights` are the shares of tenants in the workers' attention, 1 unless said.
+        """
+        self.url = url
+        self.clock = clock
+        self.ticks = ticks
+        self.eager: EagerRun | None = None
+        self.weights = dict(weights or {})
+        self.tasks: dict[str, TaskBase[Any, Any]] = {}
+        self.schedules: dict[str, ScheduleEntry] = {}
+        self._sync: SyncName = sync
+        self._defaults = TaskRules(
+            name="default",
+            queue=checked_name(queue),
+            retries=retries,
+            timeout=None if timeout is None else seconds_from(timeout, name="timeout"),
+            backoff=backoff_from(backoff),
+            result_ttl=seconds_from(result_ttl, name="result_ttl"),
+        )
+        self._shapes: dict[str, QueueShape] = {}
+        self._owned: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._rooms: _Rooms | None = None
+        for tenant, weight in self.weights.items():
+            checked_name(tenant)
+            QueueShape(weight=weight)
+
+    # Declaring -----------------------------------------------------------------------------
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        priority: Priority = PRIORITY_DEFAULT,
+        retries: int | None = None,
+        backoff: Backoff | Duration | None = None,
+        timeout: Duration | None = None,
+        unique: bool | Duration = False,
+        key: str | KeyFunction | None = None,
+        rate: float | str | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        result_ttl: Duration | None = None,
+        schedule: str | Duration | Cron | Every | None = None,
+        missed: Missed = "latest",
+    ) -> Decorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        priority: Priority = PRIORITY_DEFAULT,
+        retries: int | None = None,
+        backoff: Backoff | Duration | None = None,
+        timeout: Duration | None = None,
+        unique: bool | Duration = False,
+        key: str | KeyFunction | None = None,
+        rate: float | str | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        result_ttl: Duration | None = None,
+        schedule: str | Duration | Cron | Every | None = None,
+        missed: Missed = "latest",
+    ) -> Any:
+        """Make a task of a function: `@app.task` or `@app.task(retries=5, …)`.
+
+        `retries`, with a `backoff` that doubles from its first delay, before it is a dead letter;
+        stopped after `timeout` seconds. `unique` queues the same call once for so long. Calls with
+        the same `key`, a parameter or a function of the arguments, run one after another, or so
+        many at once as `concurrency` says; without a key that is for the task as a whole. `rate`
+        is how many begin, as 10 a second or "100/m", over all workers. `rate`, `burst`,
+        `concurrency` and a time for `unique` are rules of a queue, so that a task with any has one
+        of its own, called as the task is unless `queue` says otherwise. `schedule` runs it by
+        itself. Raises InvalidArgument.
+        """
+        if function is not None:
+            return self._declare(function, replace(self._defaults, name=_name_of(function)), None)
+        shape = QueueShape(
+            concurrency=concurrency if key is None else None,
+            key_concurrency=concurrency if key is not None else None,
+            rate=None if rate is None else rate_from(rate),
+            burst=burst,
+            unique=None if isinstance(unique, bool) else seconds_from(unique, name="unique"),
+        )
+        defaults = self._defaults
+
+        def declare(declared: Callable[..., Any]) -> TaskBase[Any, Any]:
+            task_name = _name_of(declared) if name is None else name
+            rules = TaskRules(
+                name=task_name,
+                queue=queue or (task_name if shape.has_limits else defaults.queue),
+                priority=priority_from(priority),
+                retries=defaults.retries if retries is None else retries,
+                backoff=defaults.backoff if backoff is None else backoff_from(backoff),
+                timeout=defaults.timeout
+                if timeout is None
+                else seconds_from(timeout, name="timeout"),
+                unique=None if unique is False else 1.0 if unique is True else shape.unique,
+                key=key,
+                result_ttl=defaults.result_ttl
+                if result_ttl is None
+                else seconds_from(result_ttl, name="result_ttl"),
+                schedule=None if schedule is None else schedule_from(schedule),
+                missed=missed,
+            )
+            return self._declare(declared, rules, shape)
+
+        return declare
+
+    def _declare(
+        self, function: Callable[..., Any], rules: TaskRules, shape: QueueShape | None
+    ) -> TaskBase[Any, Any]:
+        _check_task_name(rules.name)
+        checked_name(rules.queue)
+        with self._lock:
+            if rules.name in self.tasks:
+                raise InvalidArgument(
+                    f"there is a task {rules.name} already; give one of them another name="
+                )
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else Task
+            task: TaskBase[Any, Any] = kind(self, function, rules)
+            if isinstance(rules.key, str):
+                task.signature.require_parameter(rules.key)
+            self._shape_for(rules, shape or QueueShape())
+            self.tasks[rules.name] = task
+            if rules.schedule is not None:
+                task.signature.write((), {})  # It must be callable without arguments.
+                self._plan(rules.name, rules.schedule, task, b"{}", rules.missed)
+        return task
+
+    def _shape_for(self, rules: TaskRules, shape: QueueShape) -> None:
+        known = self._shapes.get(rules.queue, QueueShape())
+        owner = self._owned.get(rules.queue)
+        if shape.has_limits:
+            if known.has_limits and replace(shape, deliveries=1) != replace(known, deliveries=1):
+                raise InvalidArgument(
+                    f"task {rules.name}: queue {rules.queue} has other limits already, of task "
+                    f"{owner}; limits are rules of a queue, so give the task another queue="
+                )
+            self._owned[rules.queue] = rules.name
+            known = replace(shape, weight=known.weight)
+        deliveries = max(known.deliveries, rules.retries + 1)
+        self._shapes[rules.queue] = replace(known, deliveries=deliveries)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        key_concurrency: int | None = None,
+        rate: float | str | None = None,
+        burst: int | None = None,
+        weight: int = 1,
+    ) -> None:
+        """Say how a queue of several tasks is worked on: its limits, over all workers together.
+
+        `weight` is its share of the workers' attention while other queues wait, too.
+        """
+        with self._lock:
+            known = self._shapes.get(checked_name(name), QueueShape())
+            self._owned.setdefault(name, f"app.queue({name!r})")
+            self._shapes[name] = QueueShape(
+                deliveries=known.deliveries,
+                concurrency=concurrency,
+                key_concurrency=key_concurrency,
+                rate=None if rate is None else rate_from(rate),
+                burst=burst,
+                weight=weight,
+                unique=known.unique,
+            )
+
+    def schedule(
+        self,
+        name: str,
+        when: str | Duration | Cron | Every,
+        task: TaskBase[P, Any],
+        *args: object,
+        missed: Missed = "latest",
+    ) -> None:
+        """Have a task queued by itself, under a name of its own and with arguments."""
+        arguments = task.signature.write(args, {})
+        with self._lock:
+            self._plan(name, schedule_from(when), task, arguments, missed)
+
+    def _plan(
+        self,
+        name: str,
+        when: Cron | Every,
+        task: TaskBase[Any, Any],
+        arguments: bytes,
+        missed: Missed,
+    ) -> None:
+        _check_task_name(name)
+        if name in self.schedules:
+            raise InvalidArgument(f"there is a schedule {name} already")
+        self.schedules[name] = ScheduleEntry(
+            name=name,
+            when=when,
+            task=task.name,
+            queue=task.rules.queue,
+            priority=task.rules.priority,
+            arguments=arguments,
+            missed=missed,
+        )
+
+    # Queuing -------------------------------------------------------------------------------
+
+    def queue_for(self, name: str, tenant: str | None = None) -> Queue:
+        """Return a queue, with the rules its tasks need."""
+        full = name if tenant is None else f"{name}{TENANT_MARK}{checked_name(tenant)}"
+        rooms = self._opened()
+        found = rooms.queues.get(full)
+        if found is not None:
+            return found
+        with self._lock:
+            queue = rooms.store.queue(checked_name(full))
+            rules = queue.rules
+            wanted = self._shapes.get(name, QueueShape()).applied_to(rules)
+            if wanted != rules:
+                queue.configure(wanted)
+            rooms.queues[full] = queue
+        return queue
+
+    def weight_of(self, queue: str) -> int:
+        """Return the share of a queue, or of a tenant's, in the workers' attention."""
+        base, _, tenant = queue.partition(TENANT_MARK)
+        weight = self._shapes.get(base, QueueShape()).weight
+        return weight * self.weights.get(tenant, 1) if tenant else weight
+
+    def queue_names(self) -> list[str]:
+        """Return the queues that the App's tasks go to."""
+        return sorted({task.rules.queue for task in self.tasks.values()} | self._owned.keys())
+
+    def headers_for(self, task: str, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        """Return the headers of a message, with the span it is queued in."""
+        return headers_of_span(given)
+
+    def enqueue(
+        self, task: str, arguments: bytes = b"{}", *, queue: str | None = None
+    ) -> Result[object]:
+        """Queue a call of a task by its name, with arguments as JSON.
+
+        Raises TaskNotFound, BadArguments before anything is written.
+        """
+        found = self.find_task(task)
+        args, kwargs = found.signature.read(arguments)
+        queued: Queued[Any, object] = found if queue is None else found.using(queue=queue)
+        return queued.enqueue(*args, **kwargs)
+
+    def find_task(self, name: str) -> TaskBase[Any, Any]:
+        """Return a task by its name. Raises TaskNotFound."""
+        task = self.tasks.get(name)
+        if task is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise TaskNotFound(f"there is no task {name}; the app has: {known}")
+        return task
+
+    # Asking --------------------------------------------------------------------------------
+
+    def result(self, task_id: str) -> Result[object]:
+        """Return the handle of a task by its id."""
+        split_id(task_id)
+        return Result(self, None, task_id)
+
+    def record(self, task_id: str) -> TaskRecord:
+        """Return all that is known of a task. Raises TaskNotFound."""
+        return self.desk.record(task_id)
+
+    def wait_for(self, task_id: str, timeout_us: int | None) -> TaskRecord:
+        """Return the record of a task once it is finished. Raises ResultTimeout, TaskNotFound."""
+        return wait_until(self._opened().watch, self.record, task_id, timeout_us)
+
+    def cancel(self, task_id: str) -> bool:
+        """Have a task not run, or stop; tell whether it was not finished yet."""
+        return self.desk.cancel(task_id)
+
+    # The store -----------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when it is first asked for."""
+        return self._opened().store
+
+    @property
+    def desk(self) -> "Desk":
+        """Where to ask about tasks, and to act on them."""
+        return self._opened().desk
+
+    @property
+    def log(self) -> EventLog:
+        return self._opened().desk.log
+
+    @property
+    def result_ttl_max(self) -> float:
+        """How long the record of any task is kept at most."""
+        ttls = [task.rules.result_ttl for task in self.tasks.values()]
+        return max([self._defaults.result_ttl, *ttls])
+
+    def _opened(self) -> "_Rooms":
+        rooms = self._rooms
+        if rooms is not None and rooms.pid == os.getpid():
+            return rooms
+        with self._lock:
+            rooms = self._rooms
+            if rooms is None or rooms.pid != os.getpid():
+                rooms = self._rooms = _Rooms(self, self._sync)
+        return rooms
+
+    def use(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        sync: SyncName | None = None,
+        clock: Clock | None = None,
+        ticks: Ticks | None = None,
+    ) -> None:
+        """Go on with another store, as tests and settings at run time need it."""
+        self.close()
+        with self._lock:
+            self.url = url
+            self._sync = sync or self._sync
+            self.clock, self.ticks = clock or self.clock, ticks or self.ticks
+
+    def close(self) -> None:
+        """Close the store. The App opens it again when it is needed."""
+        with self._lock:
+            rooms, self._rooms = self._rooms, None
+        if rooms is not None and rooms.pid == os.getpid():
+            rooms.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<App {os.fspath(self.url)} tasks={len(self.tasks)}>"
+
+
+class _Rooms:
+    """What an App has opened in one process."""
+
+    def __init__(self, app: App, sync: SyncName) -> None:
+        from segue.stores.opening import open
+
+        self.pid = os.getpid()
+        self.store = open(app.url, sync=sync, clock=app.clock, ticks=app.ticks)
+        self.queues: dict[str, Queue] = {}
+        self.desk = Desk(self.store, app.clock, keep_seconds=app.result_ttl_max)
+        self.watch = Watch(self.desk.log)
+
+    def close(self) -> None:
+        self.watch.close()
+        self.desk.close()
+        self.store.close()
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: object = getattr(function, "__name__", None)
+    if not isinstance(name, str) or not callable(function):
+        raise InvalidArgument(f"{function!r} has no name; say name=")
+    return name
+
+
+def _check_task_name(name: str) -> None:
+    given: object = name
+    if not isinstance(given, str) or not given.isprintable() or not given.strip():
+        raise InvalidArgument(f"a name is printable text: {name!r}")
+    if len(given) > TASK_NAME_MAX:
+        raise InvalidArgument(f"a name has at most {TASK_NAME_MAX} characters: {name[:40]}…")

@@ -1,0 +1,59 @@
+"""Requests to cancel tasks: a small topic that every worker looks at before it runs anything."""
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from segue.delivery.topic_record import Event
+from segue.errors import OffsetTrimmed, TopicNotFound
+from segue.stores.contract import Store
+
+CANCEL_TOPIC: Final = "segue.cancellations"
+
+
+class Cancellations:
+    """Who is to be cancelled, as far as it has not been done. Safe from any thread.
+
+    A request stays until the task it names is met: tasks may lie scheduled for a year.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._requested: set[str] = set()
+        self._next = 0
+
+    def request(self, task_id: str) -> None:
+        """Have a task not run, or stop; durable when it returns."""
+        self._store.topic(CANCEL_TOPIC).append(b"cancel", key=task_id)
+
+    def forget(self, task_ids: Iterable[str]) -> None:
+        """Note that requests were carried out, or came too late."""
+        tombstones = [Event(value=None, key=task_id) for task_id in task_ids]
+        if tombstones:
+            self._store.topic(CANCEL_TOPIC).append_many(tombstones)
+
+    def requested(self) -> set[str]:
+        """Return the ids of all tasks that are to be cancelled, as of now."""
+        topic = self._store.topic(CANCEL_TOPIC)
+        try:
+            end = topic.offsets("latest")[0]
+        except (TopicNotFound, KeyError):
+            return self._requested
+        if end == self._next:  # As nearly always; then this costs next to nothing.
+            return self._requested
+        with self._lock:
+            found = set(self._requested)
+            while self._next < end:
+                try:
+                    for record in topic.records({0: self._next}, stop={0: end}):
+                        self._next = record.offset + 1
+                        name = (record.key or b"").decode(errors="replace")
+                        (found.discard if record.value is None else found.add)(name)
+                except OffsetTrimmed as error:
+                    self._next = max(self._next + 1, error.earliest)
+                    continue
+                break
+            self._next = max(self._next, end)
+            self._requested = found
+        return found

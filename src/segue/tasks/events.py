@@ -1,0 +1,127 @@
+"""What happens to tasks, as events in a topic: the log that everything else is derived from.
+
+A push is an event of its queue and a lease one of its ledger, so that these need none here. What a
+worker knows and the queue does not (a result, an error, how long it took) is one event of the
+topic `segue.tasks`, durable before the message is settled.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final, Literal
+
+import msgspec
+
+from segue.delivery.topic_record import Event
+from segue.delivery.topic_rules import TopicRules
+from segue.errors import OffsetTrimmed, TopicNotFound
+from segue.stores.contract import Store
+from segue.stores.topic_contract import Topic
+
+TASKS_TOPIC: Final = "segue.tasks"
+TRACEBACK_CHARACTERS_MAX: Final = 8_000
+ERROR_CHARACTERS_MAX: Final = 1_000
+ARGUMENTS_BYTES_MAX: Final = 4_096
+"""Longer arguments are not repeated in events; a dead letter has them anyway."""
+KEEP_SECONDS_DEFAULT: Final = 7 * 86_400.0
+
+NOTHING: Final = msgspec.Raw(b"")
+
+Happening = Literal[
+    "processing", "completed", "retrying", "dead_letter", "cancelled", "pending", "progress", "lost"
+]
+"""A state that begins; or progress within one; or that what was said last did not count, because
+the lease was lost by then."""
+
+
+class TaskEvent(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Something that happened to a task. Times are microseconds since 1970."""
+
+    id: str
+    happened: Happening
+    at_us: int
+    task: str = ""
+    attempt: int = 0
+    pushed_us: int = 0
+    started_us: int = 0
+    worker: str = ""
+    error: str = ""
+    traceback: str = ""
+    result: msgspec.Raw = NOTHING
+    progress: msgspec.Raw = NOTHING
+    due_us: int = 0
+    """When it is tried again."""
+    expires_us: int = 0
+    """When its record may be forgotten."""
+    args: msgspec.Raw = NOTHING
+    schedule: str = ""
+
+
+def write_event(event: TaskEvent) -> Event:
+    """Return an event as a record to append, under the id of its task."""
+    return Event(value=_ENCODER.encode(event), key=event.id)
+
+
+def read_event(value: bytes | None) -> TaskEvent | None:
+    """Return the event a record holds, or None if it holds none: anybody may append."""
+    try:
+        return None if value is None else _DECODER.decode(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+class EventLog:
+    """The topic of all events. Safe from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def topic(self) -> Topic:
+        return self._store.topic(TASKS_TOPIC)
+
+    def prepare(self, keep_seconds: float) -> None:
+        """Have the topic, and have it keep events for so long at least."""
+        exists = TASKS_TOPIC in self._store.topics()
+        rules = self.topic.rules if exists else TopicRules()
+        kept = rules.keep_seconds
+        if not exists or (kept is not None and kept < keep_seconds):
+            self._store.topic(
+                TASKS_TOPIC,
+                partitions=None if exists else 1,
+                rules=replace(rules, keep_seconds=keep_seconds),
+            )
+
+    def append(self, events: Iterable[TaskEvent]) -> None:
+        """Append events in one step; durable as the store's sync says."""
+        self.topic.append_many([write_event(event) for event in events])
+
+    def end(self) -> int:
+        """Return the offset the next event gets."""
+        try:
+            return self.topic.offsets("latest")[0]
+        except (TopicNotFound, KeyError):
+            return 0
+
+    def read(self, start: int, stop: int | None = None) -> Iterator[tuple[int, TaskEvent]]:
+        """Yield events from `start` on with their offsets; passes over what retention took."""
+        try:
+            first = self.topic.offsets("earliest")[0]
+        except (TopicNotFound, KeyError):
+            return
+        while True:
+            try:
+                for record in self.topic.records(
+                    {0: max(start, first)}, stop=None if stop is None else {0: stop}
+                ):
+                    start = record.offset + 1
+                    event = read_event(record.value)
+                    if event is not None:
+                        yield record.offset, event
+            except OffsetTrimmed as error:
+                first = error.earliest
+                continue
+            return
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(TaskEvent)

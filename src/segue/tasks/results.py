@@ -1,0 +1,213 @@
+"""The handle of a queued task, and how whoever waits for it is told."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from segue.errors import (
+    OffsetTrimmed,
+    ResultTimeout,
+    StoreClosed,
+    TaskCancelled,
+    TaskFailed,
+)
+from segue.log.options import Duration
+from segue.stores.arguments import duration_us
+from segue.tasks.events import EventLog, read_event
+from segue.tasks.records import TaskRecord
+from segue.tasks.states import TERMINAL, State
+
+if TYPE_CHECKING:
+    from segue.tasks.app import App
+    from segue.tasks.signature import Signature
+
+R = TypeVar("R")
+
+LOOK_SECONDS: Final = 1.0
+"""How often whoever waits looks whether the message is still there at all."""
+FOLLOW_SECONDS: Final = 0.25
+REST_SECONDS: Final = 2.0
+"""How long the thread that follows the events stays after the last one stopped waiting."""
+
+
+class _Returning(Protocol):
+    @property
+    def signature(self) -> "Signature": ...
+
+
+class Result(Generic[R]):
+    """A task that was queued: how it stands, and what comes of it. Safe from any thread."""
+
+    __slots__ = ("_app", "_task", "id")
+
+    def __init__(self, app: "App", task: _Returning | None, task_id: str) -> None:
+        self._app = app
+        self._task = task
+        self.id = task_id
+
+    @property
+    def state(self) -> State:
+        """Where the task stands. Raises TaskNotFound once nothing is known of it."""
+        return self.record().state
+
+    @property
+    def progress(self) -> object:
+        """What the task last said of how far it is; None if nothing."""
+        said = self.record().progress
+        return None if said is None else msgspec.json.decode(said)
+
+    def record(self) -> TaskRecord:
+        """Return all that is known of the task. Raises TaskNotFound."""
+        return self._app.record(self.id)
+
+    def get(self, timeout: Duration | None = None) -> R:
+        """Wait for the result and return it.
+
+        Raises TaskFailed if the task is a dead letter, TaskCancelled, ResultTimeout if nothing
+        came of it within `timeout`, TaskNotFound if nothing is known of it any more.
+        """
+        timeout_us = duration_us(timeout, name="timeout")
+        return self._value(self._app.wait_for(self.id, timeout_us))
+
+    async def get_async(self, timeout: Duration | None = None) -> R:
+        """Wait for the result without holding up the event loop."""
+        return await asyncio.to_thread(self.get, timeout)
+
+    def cancel(self) -> bool:
+        """Have the task not run, or stop if it runs; tell whether it was not finished yet.
+
+        One that runs stops if it can: a process is killed, a coroutine cancelled, a thread told.
+        """
+        return self._app.cancel(self.id)
+
+    def _value(self, record: TaskRecord) -> R:
+        if record.state is State.CANCELLED:
+            raise TaskCancelled(f"task {self.id} was cancelled")
+        if record.state is State.DEAD_LETTER:
+            raise TaskFailed(
+                task_id=self.id,
+                error=record.error,
+                attempts=record.attempt,
+                traceback=record.traceback,
+            )
+        data = record.result or b"null"
+        if self._task is None:
+            return cast("R", msgspec.json.decode(data))
+        return cast("R", self._task.signature.read_result(data))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Result) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Result {self.id}>"
+
+
+class Watch:
+    """Tells those who wait that something became of their task: one thread for a whole App."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._waiting: dict[bytes, list[threading.Event]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @contextmanager
+    def on(self, task_id: str) -> Iterator[threading.Event]:
+        """Yield what is set whenever the task may have finished, from now on."""
+        key, news = task_id.encode(), threading.Event()
+        with self._lock:
+            self._waiting.setdefault(key, []).append(news)
+            if self._thread is None and not self._closed:
+                start = self._log.end()
+                self._thread = threading.Thread(
+                    target=self._run, args=(start,), name="segue-results", daemon=True
+                )
+                self._thread.start()
+        try:
+            yield news
+        finally:
+            with self._lock:
+                waiting = self._waiting[key]
+                waiting.remove(news)
+                if not waiting:
+                    del self._waiting[key]
+
+    def _run(self, start: int) -> None:
+        idle_since: float | None = None
+        while True:
+            with self._lock:
+                if self._waiting:
+                    idle_since = None
+                elif idle_since is None:
+                    idle_since = time.monotonic()
+                if self._closed or (
+                    idle_since is not None and time.monotonic() - idle_since > REST_SECONDS
+                ):
+                    self._thread = None
+                    return
+            try:
+                for record in self._log.topic.follow({0: start}, timeout=FOLLOW_SECONDS):
+                    start = record.offset + 1
+                    if record.key is not None and record.key in self._waiting:
+                        self._tell(record.key, record.value)
+                    if self._closed:
+                        break
+            except OffsetTrimmed as error:
+                start = error.earliest
+            except LookupError:  # Nobody has appended anything: there is no such topic yet.
+                time.sleep(FOLLOW_SECONDS)
+            except StoreClosed:
+                with self._lock:
+                    self._thread = None
+                return
+
+    def _tell(self, key: bytes, value: bytes | None) -> None:
+        event = read_event(value)
+        if event is not None and event.happened in _FINISHED:
+            with self._lock:
+                for news in self._waiting.get(key, ()):
+                    news.set()
+
+    def close(self) -> None:
+        """Tell nobody anything any more."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=4 * FOLLOW_SECONDS)
+
+
+_FINISHED: Final = frozenset(state.value for state in TERMINAL)
+
+
+def wait_until(watch: Watch, look: "Look", task_id: str, timeout_us: int | None) -> TaskRecord:
+    """Return the record of a task once it is finished. Raises ResultTimeout, TaskNotFound."""
+    deadline = None if timeout_us is None else time.monotonic() + timeout_us / 1_000_000
+    record = look(task_id)
+    if record.state in TERMINAL:
+        return record
+    with watch.on(task_id) as news:
+        while True:
+            record = look(task_id)
+            if record.state in TERMINAL:
+                return record
+            left = LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise ResultTimeout(f"task {task_id} is {record.state.value}, and has no result")
+            news.wait(min(left, LOOK_SECONDS))
+            news.clear()
+
+
+class Look(Protocol):
+    """Returns how a task stands. Raises TaskNotFound."""
+
+    def __call__(self, task_id: str, /) -> TaskRecord: ...

@@ -1,0 +1,235 @@
+"""Schedules that fire once, however many workers there are and whatever becomes of them.
+
+What has fired is kept in the topic `segue.schedules`; a firing is pushed under a deduplication key
+made of the schedule and the moment it was due, and noted then. One worker at a time does so, under
+a lock: that saves work, the key and the note are what makes it once.
+"""
+
+import logging
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from segue.clock import Clock
+from segue.errors import LockBusy, LockLost, OffsetTrimmed, QueueFull, TopicNotFound
+from segue.stores.contract import HeldLock, Queue, Store
+from segue.tasks.envelope import Envelope, write_envelope
+from segue.tasks.schedule import Cron, Every, Missed, due, schedule_from
+
+if TYPE_CHECKING:
+    from segue.tasks.app import App
+
+logger = logging.getLogger(__name__)
+
+SCHEDULES_TOPIC: Final = "segue.schedules"
+LOCK_SECONDS: Final = 10.0
+TICK_SECONDS: Final = 1.0
+"""A schedule fires at most this much late, while there is a worker."""
+STANDBY_SECONDS: Final = 3.0
+FIRINGS_PER_TICK: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry:
+    """A schedule as the code has it."""
+
+    name: str
+    when: Cron | Every
+    task: str
+    queue: str
+    priority: int
+    arguments: bytes
+    missed: Missed
+
+
+class ScheduleState(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
+    """A schedule as the store knows it. Times are microseconds since 1970."""
+
+    name: str
+    when: str
+    task: str
+    queue: str
+    priority: int
+    args: msgspec.Raw
+    missed: Missed
+    last_us: int
+    """The last moment that was dealt with: nothing at or before it fires again."""
+    fired_us: int = 0
+    """The last moment that fired."""
+    fired: int = 0
+    """How often it has fired."""
+    last_id: str = ""
+    """The task that fired last."""
+
+
+class ScheduleBook:
+    """What is known of the schedules of a store. Not for two threads at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._states: dict[str, ScheduleState] = {}
+        self._next = 0
+
+    def states(self) -> dict[str, ScheduleState]:
+        """Return every schedule, as it is now."""
+        topic = self._store.topic(SCHEDULES_TOPIC)
+        try:
+            end = topic.offsets("latest")[0]
+        except (TopicNotFound, KeyError):
+            return self._states
+        while self._next < end:
+            try:
+                for record in topic.records({0: self._next}, stop={0: end}):
+                    self._next = record.offset + 1
+                    self._take_in((record.key or b"").decode(errors="replace"), record.value)
+                self._next = end
+            except OffsetTrimmed as error:
+                self._next = max(self._next + 1, error.earliest)
+        return self._states
+
+    def _take_in(self, name: str, value: bytes | None) -> None:
+        if value is None:
+            self._states.pop(name, None)
+            return
+        try:
+            state = msgspec.json.decode(value, type=ScheduleState)
+        except ValueError:
+            return  # Written by somebody else.
+        known = self._states.get(name)
+        if known is not None and known.last_us > state.last_us and known.when == state.when:
+            return  # Noted by one who had the lock before and was slow to say so.
+        self._states[name] = state
+
+    def note(self, state: ScheduleState) -> None:
+        """Keep how a schedule stands."""
+        self._store.topic(SCHEDULES_TOPIC).append(msgspec.json.encode(state), key=state.name)
+
+    def remove(self, name: str) -> bool:
+        """Forget a schedule; tell whether it was there."""
+        if name not in self.states():
+            return False
+        self._store.topic(SCHEDULES_TOPIC).append(None, key=name)
+        return True
+
+
+class Scheduler:
+    """Fires the schedules of an App, while it is the one to do so. For one thread."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+        self._clock: Clock = app.clock
+        self._book = ScheduleBook(app.store)
+        names = "\n".join(sorted(app.schedules))
+        digest = blake2b(names.encode(), digest_size=8).hexdigest()
+        self._lock = app.store.lock(f"segue.schedules.{digest}", ttl=LOCK_SECONDS)
+        self._held: HeldLock | None = None
+
+    def tick(self) -> float:
+        """Fire what is due; return after how many seconds to look again."""
+        if not self._app.schedules:
+            return STANDBY_SECONDS
+        if not self._leads():
+            return STANDBY_SECONDS
+        states = self._book.states()
+        for entry in self._app.schedules.values():
+            state = states.get(entry.name)
+            if state is None or _differs(entry, state):
+                state = self._register(entry, state)
+            self._fire_due(entry, state)
+        return TICK_SECONDS
+
+    def _leads(self) -> bool:
+        if self._held is not None:
+            try:
+                self._held.renew()
+            except LockLost:
+                self._held = None
+            else:
+                return True
+        try:
+            self._held = self._lock.acquire(wait=0)
+        except LockBusy:
+            return False
+        return True
+
+    def _register(self, entry: ScheduleEntry, known: ScheduleState | None) -> ScheduleState:
+        """Note a schedule that is new, or that the code has changed: it begins now."""
+        kept = known is not None and known.when == entry.when.text
+        state = ScheduleState(
+            name=entry.name,
+            when=entry.when.text,
+            task=entry.task,
+            queue=entry.queue,
+            priority=entry.priority,
+            args=msgspec.Raw(entry.arguments),
+            missed=entry.missed,
+            last_us=known.last_us if known is not None and kept else self._clock(),
+            fired_us=known.fired_us if known is not None else 0,
+            fired=known.fired if known is not None else 0,
+            last_id=known.last_id if known is not None else "",
+        )
+        self._book.note(state)
+        return state
+
+    def _fire_due(self, entry: ScheduleEntry, state: ScheduleState) -> None:
+        found = due(
+            entry.when,
+            last_us=state.last_us,
+            now_us=self._clock(),
+            missed=entry.missed,
+            limit=FIRINGS_PER_TICK,
+        )
+        if found.last_us == state.last_us:
+            return
+        queue = self._app.queue_for(entry.queue)
+        task_id = state.last_id
+        for firing_us in found.firings:
+            if self._held is None or not self._held.is_held:
+                return  # Somebody else goes on, from what was noted last.
+            try:
+                task_id = fire(queue, state, key=f"schedule:{entry.name}:{firing_us}")
+            except QueueFull as error:
+                logger.warning("not fired yet schedule=%s reason=%s", entry.name, error)
+                return
+        self._book.note(
+            msgspec.structs.replace(
+                state,
+                last_us=found.last_us,
+                fired_us=found.firings[-1] if found.firings else state.fired_us,
+                fired=state.fired + len(found.firings),
+                last_id=task_id,
+            )
+        )
+
+    def close(self) -> None:
+        """Let others fire."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                held.release()
+            except LockLost:
+                return
+
+
+def fire(queue: Queue, state: ScheduleState, *, key: str | None = None) -> str:
+    """Queue what a schedule says, and return the id of the task."""
+    body = write_envelope(Envelope(state.task, state.args, schedule=state.name))
+    return f"{queue.name}/{queue.push(body, priority=state.priority, key=key)}"
+
+
+def next_firing_us(state: ScheduleState, now_us: int) -> int | None:
+    """Return when a schedule fires next, if it ever does."""
+    return schedule_from(state.when).after(max(state.last_us, now_us))
+
+
+def _differs(entry: ScheduleEntry, state: ScheduleState) -> bool:
+    return (
+        entry.when.text != state.when
+        or entry.task != state.task
+        or entry.queue != state.queue
+        or entry.priority != state.priority
+        or entry.missed != state.missed
+        or entry.arguments != bytes(state.args)
+    )

@@ -1,0 +1,249 @@
+"""A function's signature as JSON: arguments and results, checked on both sides.
+
+What goes in must come out as it was: an argument is written, read back by its annotation and
+refused if that fails, before anything is queued. Types are whatever msgspec knows (dataclasses,
+Structs, TypedDicts, enums, datetimes, UUIDs, decimals, bytes …) and pydantic models. Parameters
+without an annotation take plain JSON. Never pickle.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from segue.errors import BadArguments, BadResult, InvalidArgument
+
+DEPTH_MAX: Final = 100
+"""How deep plain JSON may be nested."""
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_LOOSE: Final = (Any, object, list, dict, tuple, set, frozenset)
+_NOTHING: Final = b"{}"
+_NULL: Final = b"null"
+
+Call = tuple[tuple[object, ...], dict[str, object]]
+"""Positional and named arguments."""
+
+
+class Signature:
+    """Writes and reads the arguments and results of one function. Safe from any thread."""
+
+    def __init__(self, function: Callable[..., object], task: str) -> None:
+        self._function = function
+        self._task = task
+        self._signature = inspect.signature(function)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        # At first use and not when the task is declared: an annotation may name what comes later.
+        try:
+            return get_type_hints(self._function, include_extras=True)
+        except NameError as error:
+            raise InvalidArgument(
+                f"task {self._task}: an annotation names what is not there: {error}"
+            ) from error
+
+    @cached_property
+    def _loose(self) -> frozenset[str]:
+        """The parameters whose annotations do not say what exactly they hold."""
+        return frozenset(
+            name for name in self._signature.parameters if is_loose(self._hints.get(name, Any))
+        )
+
+    @cached_property
+    def _decoder(self) -> "msgspec.json.Decoder[Any]":
+        fields: list[tuple[str, Any, Any]] = []
+        for name, parameter in self._signature.parameters.items():
+            kind: Any = self._hints.get(name, Any)
+            if parameter.kind is _VAR_POSITIONAL:
+                fields.append((name, list[kind], msgspec.UNSET))
+            elif parameter.kind is _VAR_KEYWORD:
+                fields.append((name, dict[str, kind], msgspec.UNSET))
+            elif parameter.default is not inspect.Parameter.empty:
+                fields.append((name, kind | msgspec.UnsetType, msgspec.UNSET))
+            else:
+                fields.append((name, kind, msgspec.NODEFAULT))
+        return self._decoder_of(_struct_of(fields, self._task))
+
+    @cached_property
+    def _result_decoder(self) -> "msgspec.json.Decoder[Any]":
+        kind = self._hints.get("return", Any)
+        return self._decoder_of(Any if kind is inspect.Parameter.empty else kind)
+
+    @cached_property
+    def _returns_loosely(self) -> bool:
+        return is_loose(self._hints.get("return", Any))
+
+    def _decoder_of(self, kind: Any) -> "msgspec.json.Decoder[Any]":  # noqa: ANN401 - a type
+        try:
+            return msgspec.json.Decoder(kind, dec_hook=_decode_other)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"task {self._task}: {error}") from error
+
+    # Arguments -----------------------------------------------------------------------------
+
+    def write(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+        """Return a call as JSON, each argument under its name. Raises BadArguments."""
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise BadArguments(task=self._task, reason=str(error)) from None
+        if not given:
+            return _NOTHING
+        try:
+            for name in self._loose & given.keys():
+                check_plain(given[name])
+            data = _ENCODER.encode(given)
+            self._decoder.decode(data)
+        except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+            raise BadArguments(task=self._task, reason=_reason(error)) from error
+        return data
+
+    def read(self, data: bytes | msgspec.Raw) -> Call:
+        """Return the call that `write`, or anybody, wrote: an object by name, or a list.
+
+        Raises BadArguments.
+        """
+        if data == _NOTHING and not self._signature.parameters:
+            return (), {}
+        try:
+            if bytes(data).lstrip().startswith(b"["):
+                data = self._named(msgspec.json.decode(data, type=list[msgspec.Raw]))
+            return self._call(self._decoder.decode(data))
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            raise BadArguments(task=self._task, reason=_reason(error)) from error
+
+    def _named(self, values: list[msgspec.Raw]) -> bytes:
+        given = self._signature.bind_partial(*values).arguments
+        return msgspec.json.encode(given)
+
+    def _call(self, values: object) -> Call:
+        positional: list[object] = []
+        named: dict[str, object] = {}
+        spread = False
+        parameters = self._signature.parameters.values()
+        has_rest = any(parameter.kind is _VAR_POSITIONAL for parameter in parameters)
+        for parameter in parameters:
+            value = getattr(values, parameter.name)
+            if value is msgspec.UNSET:
+                if parameter.default is inspect.Parameter.empty:
+                    continue
+                value = parameter.default
+            if parameter.kind is _VAR_POSITIONAL:
+                positional.extend(value)
+                spread = True
+            elif parameter.kind is _VAR_KEYWORD:
+                named.update(value)
+            elif parameter.kind is _POSITIONAL or (
+                has_rest and not spread and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+            ):
+                positional.append(value)
+            else:
+                named[parameter.name] = value
+        return tuple(positional), named
+
+    def value_of(
+        self,
+        of: "str | Callable[..., object]",
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        """Return an argument by the name of its parameter, or what a function makes of all."""
+        if callable(of):
+            return of(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments[of]
+
+    def require_parameter(self, name: str) -> None:
+        """Raise InvalidArgument unless there is a parameter of that name."""
+        if name not in self._signature.parameters:
+            raise InvalidArgument(f"task {self._task} has no parameter {name!r}")
+
+    # Results -------------------------------------------------------------------------------
+
+    def write_result(self, value: object) -> bytes:
+        """Return a result as JSON. Raises BadResult."""
+        if value is None and self._hints.get("return", None) in (None, type(None)):
+            return _NULL
+        try:
+            if self._returns_loosely:
+                check_plain(value)
+            data = _ENCODER.encode(value)
+            self._result_decoder.decode(data)
+        except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+            raise BadResult(task=self._task, reason=f"its result: {_reason(error)}") from error
+        return data
+
+    def read_result(self, data: bytes | msgspec.Raw) -> object:
+        """Return the result that `write_result` wrote. Raises BadResult."""
+        try:
+            return self._result_decoder.decode(data)
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            raise BadResult(task=self._task, reason=f"its result: {_reason(error)}") from error
+
+
+def is_loose(kind: object) -> bool:
+    """Tell whether values of a type may come back as another, because it does not say which."""
+    if kind in _LOOSE:
+        return True
+    return get_origin(kind) is not None and any(map(is_loose, get_args(kind)))
+
+
+def check_plain(value: object, depth: int = 0) -> None:
+    """Raise TypeError unless JSON gives back what it is given. Tuples come back as lists."""
+    if value is None or isinstance(value, bool | str):
+        return
+    if depth > DEPTH_MAX:
+        raise TypeError(f"nested more than {DEPTH_MAX} deep")
+    kind = type(value)
+    if kind is int:
+        return
+    if kind is float:
+        if not math.isfinite(value):  # type: ignore[arg-type]
+            raise TypeError(f"JSON has no {value}")
+    elif kind in (list, tuple):
+        for each in value:  # type: ignore[attr-defined]
+            check_plain(each, depth + 1)
+    elif kind is dict:
+        for name, each in value.items():  # type: ignore[attr-defined]
+            if not isinstance(name, str):
+                raise TypeError(f"keys of plain JSON are text, not {type(name).__name__}")
+            check_plain(each, depth + 1)
+    else:
+        raise TypeError(
+            f"{kind.__name__} is no plain JSON; annotate the parameter or result with its type"
+        )
+
+
+def _struct_of(fields: list[tuple[str, Any, Any]], task: str) -> type[msgspec.Struct]:
+    try:
+        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"task {task}: {error}") from error
+
+
+def _encode_other(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _decode_other(kind: type, value: object) -> object:
+    validate = getattr(kind, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_other)

@@ -1,0 +1,212 @@
+"""A crew that runs async tasks in one event loop, many at once, and plain ones in threads beside.
+
+The loop must stay free: one that a task blocks for too long is given up with all that ran in it,
+and another takes its place.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from segue.clock import Clock
+from segue.tasks.worker.runs import Outcome, Run, execute, execute_async
+from segue.tasks.worker.settler import Settler
+from segue.tasks.worker.supply import Supply
+
+logger = logging.getLogger(__name__)
+
+STALL_SECONDS_DEFAULT: Final = 10.0
+BEAT_SECONDS: Final = 0.2
+PAUSE_SECONDS: Final = 0.05
+
+
+class _Loop:
+    """An event loop in a thread, and what runs in it."""
+
+    def __init__(self, crew: "LoopCrew") -> None:
+        self.crew = crew
+        self.loop = asyncio.new_event_loop()
+        self.runs: dict[int, tuple[Run, asyncio.Task[None] | None]] = {}
+        self.beat = time.monotonic()
+        self.is_given_up = False
+        self.thread = threading.Thread(target=self._work, name="segue-loop", daemon=True)
+        self.pool = ThreadPoolExecutor(thread_name_prefix="segue-plain")
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._show)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+            if not self.is_given_up:
+                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    def _show(self) -> None:
+        self.beat = time.monotonic()
+        self.loop.call_later(BEAT_SECONDS, self._show)
+
+    def begin(self, run: Run) -> None:
+        """Have a run begin; from any thread."""
+        self.runs[id(run)] = (run, None)
+        self.loop.call_soon_threadsafe(self._begin, run)
+
+    def _begin(self, run: Run) -> None:
+        run.begin(self.crew.clock(), time.monotonic())
+        self.runs[id(run)] = (run, self.loop.create_task(self._perform(run)))
+
+    async def _perform(self, run: Run) -> None:
+        try:
+            if run.is_over:
+                return
+            if run.task.is_async:
+                outcome = await execute_async(
+                    run.task, run.call, report=run.report, is_cancelled=lambda: run.is_over
+                )
+            else:
+                outcome = await self.loop.run_in_executor(self.pool, self._plain, run)
+            if run.conclude(outcome):
+                self.crew.settler.put(run)
+        except asyncio.CancelledError:
+            return  # What came of it is said already.
+        finally:
+            self.runs.pop(id(run), None)
+            self.crew.freed()
+
+    def _plain(self, run: Run) -> Outcome:
+        return execute(run.task, run.call, report=run.report, is_cancelled=lambda: run.is_over)
+
+    def stop_run(self, run: Run) -> None:
+        found = self.runs.get(id(run))
+        if found is not None and found[1] is not None:
+            self.loop.call_soon_threadsafe(found[1].cancel)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class LoopCrew:
+    """Runs up to `size` tasks at once in an event loop. Safe from any thread."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        settler: Settler,
+        clock: Clock,
+        *,
+        stall_seconds: float = STALL_SECONDS_DEFAULT,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.supply = supply
+        self.settler = settler
+        self.clock = clock
+        self._on_error = on_error
+        self._stall_seconds = stall_seconds
+        self._size = 0
+        self._changed = threading.Condition()
+        self._idle_since = time.monotonic()
+        self._loop = _Loop(self)
+        self._feeder = threading.Thread(target=self._feed, name="segue-feeder", daemon=True)
+        self.is_leaving = False
+        self.given_up = 0
+        """How many event loops were given up because a task blocked them."""
+
+    def resize(self, size: int) -> None:
+        """Have so many tasks run at once."""
+        with self._changed:
+            self._size = size
+            self._changed.notify_all()
+        if not self._feeder.is_alive() and not self.supply.is_stopping:
+            self._loop.thread.start()
+            self._feeder.start()
+
+    def freed(self) -> None:
+        """Take note that a run has ended."""
+        with self._changed:
+            if not self._loop.runs:
+                self._idle_since = time.monotonic()
+            self._changed.notify_all()
+
+    def _feed(self) -> None:
+        try:
+            while not self.supply.is_stopping:
+                with self._changed:
+                    free = self._size - len(self._loop.runs)
+                    if free <= 0:
+                        self._changed.wait(PAUSE_SECONDS)
+                        continue
+                for run in self.supply.take(free, self):
+                    self._loop.begin(run)
+        except BaseException as error:  # noqa: BLE001 - without a feeder nothing would run.
+            self._on_error(error)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def stop_run(self, run: Run) -> None:
+        """Have a run stop that is over."""
+        self._loop.stop_run(run)
+
+    def check(self, now: float) -> None:
+        """Give up an event loop that a task blocks."""
+        loop = self._loop
+        blocked = now - loop.beat
+        if blocked < self._stall_seconds or not loop.runs or not loop.thread.is_alive():
+            return
+        loop.is_given_up = True
+        self.given_up += 1
+        logger.warning("gave up an event loop blocked_seconds=%.1f", blocked)
+        self._loop = _Loop(self)
+        self._loop.thread.start()
+        for run, _ in list(loop.runs.values()):
+            error = f"LoopBlocked: a task blocked the event loop for {blocked:.0f} s"
+            if run.conclude(Outcome(verdict="failed", error=error, is_timeout=True)):
+                self.settler.put(run)
+        loop.stop()
+        self.freed()
+
+    # Looking -------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run, _ in list(self._loop.runs.values())]
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def busy(self) -> int:
+        return len(self._loop.runs)
+
+    def idle_us(self) -> list[int]:
+        """Return for how long each free place has been free, as far as that is known."""
+        idle_us = 0 if self._loop.runs else time.monotonic() - self._idle_since
+        return [round(idle_us * 1_000_000)] * max(0, self._size - self.busy)
+
+    # Ending --------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether nothing runs any more, after so long at most."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: not self._loop.runs and not self._feeder.is_alive(), seconds
+            )
+        self._feeder.join(max(0.0, deadline - time.monotonic()))
+        if done and self._loop.thread.is_alive():
+            self._loop.stop()
+            self._loop.thread.join(max(0.1, deadline - time.monotonic()))
+        return done
+
+    def abort(self) -> None:
+        """Have every run given back, as if it had never been taken, and stopped."""
+        for run in self.runs:
+            if run.conclude(Outcome(verdict="released")):
+                self.settler.put(run)
+                self._loop.stop_run(run)

@@ -1,0 +1,128 @@
+"""Slots that have their tasks run by a process each: it can be killed, and is, and is replaced.
+
+The process gets one call at a time over a socket, and answers with what came of it. It ends when
+the socket closes, so that none is left behind by a worker that was killed.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Final
+
+import msgspec
+
+from segue.errors import AppNotFound
+from segue.tasks.worker.runs import Outcome, Run
+from segue.tasks.worker.slots import Slot, SlotCrew
+
+START_SECONDS: Final = 60.0
+"""How long a process may take to import the App."""
+POLL_SECONDS: Final = 0.5
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process says: that it is ready, how far it is, or what came of a call."""
+
+    outcome: Outcome | None = None
+    progress: bytes | None = None
+    problem: str = ""
+    """Why it cannot work at all."""
+
+
+class ProcessSlot(Slot):
+    """Runs tasks in a process of its own."""
+
+    def __init__(
+        self, crew: SlotCrew, number: int, *, target: str, memory_bytes: int | None
+    ) -> None:
+        super().__init__(crew, number)
+        self._target = target
+        self._memory_bytes = memory_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if there is one."""
+        return None if self._process is None else self._process.pid
+
+    def perform(self, run: Run) -> Outcome:
+        connection = self._connection
+        if connection is None or not self._is_alive():
+            connection = self._start()
+        run.begin(self._crew.clock(), time.monotonic())  # Starting a process is not its time.
+        try:
+            connection.send_bytes(msgspec.msgpack.encode(run.call))
+            while True:
+                if not connection.poll(POLL_SECONDS):
+                    continue
+                answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
+                if answer.progress is not None:
+                    run.report(answer.progress)
+                if answer.outcome is not None:
+                    return answer.outcome
+        except (OSError, EOFError):
+            return Outcome(verdict="failed", error=f"WorkerDied: {self._death()}")
+
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _start(self) -> Connection:
+        self.close()
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        words = [sys.executable, "-m", "segue.tasks.worker.child", self._target]
+        words += [str(theirs.fileno()), str(self._memory_bytes or 0)]
+        with theirs:
+            self._process = subprocess.Popen(
+                words, pass_fds=(theirs.fileno(),), env=environment, process_group=0
+            )
+        connection = self._connection = Connection(ours.detach())
+        problem = "it said nothing"
+        with contextlib.suppress(OSError, EOFError):
+            if connection.poll(START_SECONDS):
+                answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
+                if not answer.problem:
+                    return connection
+                problem = answer.problem
+            else:
+                problem = f"it was not ready after {START_SECONDS:g} s"
+        self.close()
+        raise AppNotFound(f"a worker process did not start: {problem}")
+
+    def _death(self) -> str:
+        process = self._process
+        if process is None:
+            return "its process is gone"
+        try:
+            code = process.wait(timeout=POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "its process does not answer"
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = str(-code)
+        return f"its process was ended by {name}"
+
+    def stop_run(self, run: Run) -> None:
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        process, self._process = self._process, None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

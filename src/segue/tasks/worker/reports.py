@@ -1,0 +1,95 @@
+"""What workers say of themselves, for whoever looks: a record every few seconds in a topic."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from segue.delivery.topic_rules import TopicRules
+from segue.errors import TopicNotFound
+from segue.stores.contract import Store
+
+WORKERS_TOPIC: Final = "segue.workers"
+REPORT_SECONDS: Final = 2.0
+GONE_SECONDS: Final = 10.0
+"""A worker that has said nothing for so long is not shown any more."""
+KEEP_SECONDS: Final = 6 * 3_600.0
+
+
+class SlotReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One slot of a worker."""
+
+    number: int
+    state: str
+    seconds: float
+    """For how long it has been in that state."""
+    task: str = ""
+    id: str = ""
+    pid: int = 0
+
+
+class DecisionReport(msgspec.Struct, frozen=True):
+    """Something the autoscaler did, and why."""
+
+    at_us: int
+    before: int
+    after: int
+    reason: str
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker at one moment."""
+
+    worker: str
+    host: str
+    pid: int
+    kind: str
+    state: str
+    """running, draining or stopped"""
+    at_us: int
+    started_us: int
+    queues: Sequence[str]
+    size: int
+    busy: int
+    min: int
+    max: int
+    slots: Sequence[SlotReport] = ()
+    decisions: Sequence[DecisionReport] = ()
+    standing: str = ""
+    """Why the autoscaler does nothing just now."""
+    is_safe_to_stop: bool = False
+    """Whether stopping it now would interrupt nothing and leave nothing waiting."""
+    given_up: int = 0
+    metrics: Mapping[str, object] = {}
+    per_second: float = 0.0
+
+
+def prepare_reports(store: Store) -> None:
+    """Have the topic that workers report to."""
+    if WORKERS_TOPIC not in store.topics():
+        store.topic(WORKERS_TOPIC, partitions=1, rules=TopicRules(keep_seconds=KEEP_SECONDS))
+
+
+def send_report(store: Store, report: WorkerReport) -> None:
+    """Append a report."""
+    store.topic(WORKERS_TOPIC).append(msgspec.json.encode(report), key=report.worker)
+
+
+def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
+    """Return the last report of each worker that is there, by name."""
+    since = datetime.fromtimestamp(now_us / 1_000_000, UTC) - timedelta(seconds=GONE_SECONDS)
+    found: dict[str, WorkerReport] = {}
+    try:
+        for record in store.topic(WORKERS_TOPIC).records(since):
+            try:
+                report = msgspec.json.decode(record.value or b"", type=WorkerReport)
+            except ValueError:
+                continue
+            found[report.worker] = report
+    except TopicNotFound:
+        return []
+    return sorted(
+        (report for report in found.values() if report.state != "stopped"),
+        key=lambda report: report.worker,
+    )

@@ -1,0 +1,303 @@
+"""Says what came of runs: events first, then acks. One thread, everything that waits in one step.
+
+An event is durable, as the store's sync says, before its message is settled: a crash in between
+has the task run once more, and never lose its result.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from segue.clock import Clock
+from segue.errors import LeaseLost, StorageFull
+from segue.stores.job import Holder
+from segue.tasks.cancelling import Cancellations
+from segue.tasks.events import (
+    ARGUMENTS_BYTES_MAX,
+    NOTHING,
+    EventLog,
+    Happening,
+    TaskEvent,
+)
+from segue.tasks.metrics import Metrics
+from segue.tasks.worker.runs import Outcome, Run
+
+if TYPE_CHECKING:
+    from segue.tasks.metrics import Outcome as Counted
+    from segue.tasks.worker.keeper import Keeper
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX: Final = 500
+FULL_PAUSE_SECONDS: Final = 1.0
+MARGIN_SECONDS: Final = 1.0
+"""A lease that ends sooner is renewed before anything is said of its run."""
+
+
+class Settler:
+    """Settles the runs of one worker."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        cancellations: Cancellations,
+        keeper: "Keeper",
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        worker: str,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._cancellations = cancellations
+        self._keeper = keeper
+        self._metrics = metrics
+        self._clock = clock
+        self._worker = worker
+        self._on_error = on_error
+        self._waiting: SimpleQueue[Run | list[TaskEvent] | None] = SimpleQueue()
+        self._chance = random.Random()
+        self._thread = threading.Thread(target=self._work, name="segue-settler", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, run: Run) -> None:
+        """Have a run settled that has its outcome."""
+        self._waiting.put(run)
+
+    def note(self, events: list[TaskEvent]) -> None:
+        """Have events appended that settle nothing."""
+        self._waiting.put(events)
+
+    @property
+    def backlog(self) -> int:
+        """How many runs wait to be settled, about."""
+        return self._waiting.qsize()
+
+    def close(self, timeout: float) -> bool:
+        """Settle what waits, then end; tell whether that was done in time."""
+        self._waiting.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # The thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while self._settle_some():
+                pass
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the worker must not go on.
+            self._on_error(error)
+
+    def _settle_some(self) -> bool:
+        runs: list[Run] = []
+        events: list[TaskEvent] = []
+        goes_on = True
+        item = self._waiting.get()
+        while True:
+            if item is None:
+                goes_on = False
+                break
+            if isinstance(item, list):
+                events += item
+            else:
+                runs.append(item)
+            if len(runs) >= BATCH_MAX:
+                break
+            try:
+                item = self._waiting.get_nowait()
+            except Empty:
+                break
+        self._settle(runs, events)
+        return goes_on
+
+    def _settle(self, runs: list[Run], events: list[TaskEvent]) -> None:
+        now_us, now = self._clock(), time.monotonic()
+        settled: list[tuple[Run, Outcome, float | None]] = []
+        for run in runs:
+            outcome = run.outcome
+            if outcome is None or outcome.verdict == "lost" or not self._is_ours(run, now):
+                self._keeper.forget(run)
+                continue
+            outcome, delay = self._decided(run, outcome)
+            settled.append((run, outcome, delay))
+            event = self._event(run, outcome, delay, now_us)
+            if event is not None:
+                events.append(event)
+        self._append(events)
+        lost = self._say(settled)
+        for run, outcome, delay in settled:
+            self._keeper.forget(run)
+            if run.job.receipt not in lost:
+                self._count(run, outcome, delay, now_us)
+        self._correct(settled, lost, now_us)
+        done = [run.id for run, outcome, _ in settled if outcome.verdict == "cancelled"]
+        if done:
+            self._cancellations.forget(done)
+
+    def _is_ours(self, run: Run, now: float) -> bool:
+        """Tell whether the lease is still held; asks if it is about to end."""
+        if now < run.leased_until - min(MARGIN_SECONDS, run.job.ttl_seconds / 3):
+            return True
+        try:
+            run.job.extend()
+        except LeaseLost as error:
+            logger.warning("dropped a result task=%s reason=%s", run.id, error)
+            return False
+        return True
+
+    def _decided(self, run: Run, outcome: Outcome) -> tuple[Outcome, float | None]:
+        """Return what is to be said of a run: a failure is the last one, or has a next try."""
+        if outcome.verdict != "failed":
+            return outcome, None
+        tries = run.call.attempt
+        if tries > run.call.retries:
+            return msgspec.structs.replace(outcome, verdict="dead"), None
+        if outcome.delay is not None:
+            return outcome, outcome.delay
+        delay_us = run.task.rules.backoff.delay_us(tries - 1, self._chance)
+        return outcome, delay_us / 1_000_000
+
+    def _append(self, events: list[TaskEvent]) -> None:
+        while events:
+            try:
+                self._log.append(events)
+            except StorageFull as error:
+                # Leases are kept alive meanwhile: nothing is lost, and nothing runs twice.
+                logger.warning("not settled yet, will be tried again reason=%s", error)
+                time.sleep(FULL_PAUSE_SECONDS)
+            else:
+                return
+
+    def _say(self, settled: list[tuple[Run, Outcome, float | None]]) -> set[str]:
+        """Tell the queues; return the receipts of leases that were lost."""
+        lost: set[str] = set()
+        acks: dict[int, tuple[Holder, list[Run]]] = {}
+        for run, outcome, delay in settled:
+            if outcome.verdict in ("completed", "cancelled"):
+                holder = run.job.holder
+                acks.setdefault(id(holder), (holder, []))[1].append(run)
+                continue
+            try:
+                self._nack(run, outcome, delay)
+            except LeaseLost as error:
+                lost.update(error.lost)
+        for holder, runs in acks.values():
+            try:
+                holder.ack_many([run.job for run in runs])
+            except LeaseLost as error:
+                lost.update(error.lost)
+        return lost
+
+    def _nack(self, run: Run, outcome: Outcome, delay: float | None) -> None:
+        if outcome.verdict == "released":
+            run.job.release()
+        elif outcome.verdict == "dead":
+            run.job.bury(outcome.error)
+        else:
+            run.job.fail(outcome.error, delay=delay)
+
+    # Events --------------------------------------------------------------------------------
+
+    def _event(
+        self, run: Run, outcome: Outcome, delay: float | None, now_us: int
+    ) -> TaskEvent | None:
+        happened = _HAPPENED.get(outcome.verdict)
+        if happened is None:
+            return None
+        return self.event(
+            run,
+            happened,
+            now_us,
+            error=outcome.error,
+            traceback=outcome.traceback,
+            result=msgspec.Raw(outcome.result) if outcome.result else NOTHING,
+            due_us=0 if delay is None else now_us + round(delay * 1_000_000),
+        )
+
+    def event(
+        self,
+        run: Run,
+        happened: Happening,
+        now_us: int,
+        *,
+        error: str = "",
+        traceback: str = "",
+        result: msgspec.Raw = NOTHING,
+        due_us: int = 0,
+    ) -> TaskEvent:
+        """Return what there is to say of a run."""
+        args = run.call.args
+        return TaskEvent(
+            id=run.call.id,
+            happened=happened,
+            at_us=now_us,
+            task=run.call.task,
+            attempt=run.job.attempt,
+            pushed_us=run.job.pushed_us,
+            started_us=run.started_us,
+            worker=self._worker,
+            error=error,
+            traceback=traceback,
+            result=result,
+            progress=NOTHING if run.progress is None else msgspec.Raw(run.progress),
+            due_us=due_us,
+            expires_us=now_us + round(run.task.rules.result_ttl * 1_000_000),
+            args=msgspec.Raw(args) if len(args) <= ARGUMENTS_BYTES_MAX else NOTHING,
+            schedule=run.envelope.schedule or "",
+        )
+
+    def _correct(
+        self, settled: list[tuple[Run, Outcome, float | None]], lost: set[str], now_us: int
+    ) -> None:
+        """Take back what was said of runs whose leases turned out to be lost."""
+        if not lost:
+            return
+        events = []
+        for run, _, _ in settled:
+            if run.job.receipt in lost:
+                logger.warning("took back a result task=%s reason=its lease was lost", run.id)
+                events.append(self.event(run, "lost", now_us))
+        self._append(events)
+
+    def _count(self, run: Run, outcome: Outcome, delay: float | None, now_us: int) -> None:
+        counted = _COUNTED.get(outcome.verdict)
+        if counted is None:
+            return
+        if counted == "failed" and delay is not None:
+            counted = "retried"
+        if outcome.is_timeout and counted != "dead":
+            counted = "timeout"
+        pushed_us = run.job.pushed_us
+        # What was delayed on purpose, or tried before, has not been waiting all the time.
+        is_first = run.job.attempt == 1 and not run.job.id.startswith("later")
+        self._metrics.record(
+            run.call.task,
+            run.job.holder.name,
+            counted,
+            wait_us=max(0, run.started_us - pushed_us) if is_first else None,
+            run_us=max(0, now_us - run.started_us) if run.started_us else None,
+        )
+
+
+_HAPPENED: Final[dict[str, Happening]] = {
+    "completed": "completed",
+    "failed": "retrying",
+    "dead": "dead_letter",
+    "cancelled": "cancelled",
+    "released": "pending",
+}
+_COUNTED: "Final[dict[str, Counted]]" = {
+    "completed": "completed",
+    "failed": "failed",
+    "dead": "dead",
+    "cancelled": "cancelled",
+}

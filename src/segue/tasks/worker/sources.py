@@ -1,0 +1,177 @@
+"""Which queue a worker takes from next: shares by weight, none left out, none asked in vain.
+
+Each queue has a pass that grows by 1/weight with every message taken from it; the lowest is next
+(stride scheduling). With more than one queue a thread each watches for work, so that queues with
+none cost nothing when there is some elsewhere.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from segue.errors import QueueLocked, SegueError, StoreClosed
+from segue.stores.contract import Queue
+from segue.stores.job import Job
+from segue.tasks.rules import TENANT_MARK
+
+if TYPE_CHECKING:
+    from segue.tasks.app import App
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS: Final = 0.5
+DISCOVER_SECONDS: Final = 1.0
+"""How soon a tenant's first message is noticed."""
+QUEUES_MAX: Final = 1_000
+
+
+class _Source:
+    def __init__(self, queue: Queue, weight: int) -> None:
+        self.queue = queue
+        self.weight = weight
+        self.passed = 0.0
+        self.is_ready = True
+        self.wanted = threading.Event()
+        """Whether to be told when there is work."""
+
+
+class Sources:
+    """The queues of a worker. `lease` is for one thread at a time."""
+
+    def __init__(
+        self,
+        app: "App",
+        names: Sequence[str],
+        *,
+        owner: str,
+        lease_ttl: float | None,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._app = app
+        self._names = list(names)
+        self._owner = owner
+        self._ttl = lease_ttl
+        self._on_error = on_error
+        self._sources: dict[str, _Source] = {}
+        self._news = threading.Condition()
+        self._stopping = threading.Event()
+        self._looked = 0.0
+        for name in self._names:
+            self._add(name)
+        self._discover()
+
+    # Taking --------------------------------------------------------------------------------
+
+    def lease(self, count: int, wait: float) -> list[Job]:
+        """Return up to `count` jobs; wait for one so long at most."""
+        if time.monotonic() - self._looked >= DISCOVER_SECONDS:
+            self._discover()
+        jobs = self._lease_ready(count)
+        if jobs or wait <= 0 or self._stopping.is_set():
+            return jobs
+        if len(self._sources) == 1:
+            (source,) = self._sources.values()
+            return self._lease_from(source, count, wait)
+        with self._news:
+            if not any(source.is_ready for source in self._sources.values()):
+                self._news.wait(wait)
+        return self._lease_ready(count)
+
+    def _lease_ready(self, count: int) -> list[Job]:
+        jobs: list[Job] = []
+        is_alone = len(self._sources) == 1
+        while len(jobs) < count:
+            ready = [source for source in self._sources.values() if source.is_ready or is_alone]
+            if not ready:
+                break
+            source = min(ready, key=lambda each: each.passed)
+            # One by one where others wait, too: shares are kept in the small.
+            wanted = count - len(jobs) if len(ready) == 1 else 1
+            found = self._lease_from(source, wanted, 0)
+            jobs += found
+            if not found:
+                if is_alone:
+                    break
+                source.is_ready = False
+                source.wanted.set()
+            elif len(found) < wanted and is_alone:
+                break
+        return jobs
+
+    def _lease_from(self, source: _Source, count: int, wait: float) -> list[Job]:
+        try:
+            found = source.queue.lease_many(count, ttl=self._ttl, wait=wait, owner=self._owner)
+        except QueueLocked:
+            return []
+        if found:
+            lowest = min(each.passed for each in self._sources.values())
+            # Who had nothing for long does not make up for it now.
+            source.passed = max(source.passed, lowest) + len(found) / source.weight
+        return found
+
+    # Queues --------------------------------------------------------------------------------
+
+    def _add(self, name: str) -> None:
+        base, _, tenant = name.partition(TENANT_MARK)
+        queue = self._app.queue_for(base, tenant or None)
+        source = _Source(queue, self._app.weight_of(name))
+        if self._sources:
+            source.passed = min(each.passed for each in self._sources.values())
+        self._sources[name] = source
+        if len(self._sources) == 2:  # noqa: PLR2004 - from the second on, each is watched.
+            for each in self._sources.values():
+                self._watch(each)
+        elif len(self._sources) > 1:
+            self._watch(source)
+
+    def _discover(self) -> None:
+        """Take up the queues of tenants that are new."""
+        self._looked = time.monotonic()
+        marks = tuple(name + TENANT_MARK for name in self._names)
+        for name in self._app.store.queues():
+            if name.startswith(marks) and name not in self._sources:
+                if len(self._sources) >= QUEUES_MAX:
+                    logger.warning("left alone queue=%s reason=too many queues", name)
+                    continue
+                self._add(name)
+
+    def _watch(self, source: _Source) -> None:
+        threading.Thread(
+            target=self._run_watch, args=(source,), name="segue-watch", daemon=True
+        ).start()
+
+    def _run_watch(self, source: _Source) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not source.wanted.wait(WATCH_SECONDS):
+                    continue
+                if source.queue.wait(WATCH_SECONDS):
+                    source.wanted.clear()
+                    source.is_ready = True
+                    with self._news:
+                        self._news.notify_all()
+        except StoreClosed:
+            return
+        except (SegueError, OSError) as error:
+            self._on_error(error)
+
+    def depth(self) -> tuple[int, int]:
+        """Return how many messages are ready, and how many are leased, in all queues."""
+        ready = leased = 0
+        for source in list(self._sources.values()):
+            counts = source.queue.count()
+            ready += counts.ready
+            leased += counts.leased
+        return ready, leased
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._sources)
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self._stopping.set()
+        with self._news:
+            self._news.notify_all()

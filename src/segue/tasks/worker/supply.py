@@ -1,0 +1,190 @@
+"""Where those who run tasks get them from: leased when somebody is free, and never before.
+
+Of those who are free one at a time asks the queues, for as many as are free, and hands the rest to
+the others. So no message lies leased and idle, and one that comes wakes one thread.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from segue.errors import InvalidArgument, TaskNotFound
+from segue.stores.job import Job
+from segue.tasks.envelope import EMPTY, Envelope, read_envelope
+from segue.tasks.task import TaskBase
+from segue.tasks.worker.runs import Outcome, Run, given_up
+
+if TYPE_CHECKING:
+    from segue.tasks.app import App
+    from segue.tasks.worker.keeper import Keeper
+    from segue.tasks.worker.settler import Settler
+    from segue.tasks.worker.sources import Sources
+
+WAIT_SECONDS: Final = 0.25
+UNSETTLED_MAX: Final = 2_000
+"""No more is taken while so many runs wait to be settled."""
+
+
+class Taker(Protocol):
+    """Somebody who runs tasks."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it wants no more."""
+
+
+class Supply:
+    """Hands out runs. Safe from any thread."""
+
+    def __init__(
+        self, app: "App", sources: "Sources", keeper: "Keeper", settler: "Settler"
+    ) -> None:
+        self._app = app
+        self._sources = sources
+        self._keeper = keeper
+        self._settler = settler
+        self._changed = threading.Condition()
+        self._ready: deque[Run] = deque()
+        self._is_led = False
+        self._free = 0
+        self._stopping = False
+        self.taken = 0
+        self.limit: int | None = None
+        """How many to hand out in all."""
+
+    def next(self, taker: Taker) -> Run | None:
+        """Return the next run; None if the taker is to leave, or nothing is to be taken."""
+        with self._changed:
+            self._free += 1
+        try:
+            while True:
+                with self._changed:
+                    run = self._wait_for_turn(taker)
+                    if run is not None or self._stopping or taker.is_leaving:
+                        return run
+                    count = max(1, self._free - len(self._ready))
+                self._lead(count)
+        finally:
+            with self._changed:
+                self._free -= 1
+
+    def _wait_for_turn(self, taker: Taker) -> Run | None:
+        """Return a run that is there; None if it is our turn to ask, or if there is no more."""
+        while not self._stopping and not taker.is_leaving:
+            if self._ready:
+                return self._ready.popleft()
+            if not self._is_led:
+                self._is_led = True
+                return None
+            self._changed.wait(WAIT_SECONDS)
+        return None
+
+    def _lead(self, count: int) -> None:
+        runs: list[Run] = []
+        try:
+            runs = self._fetch(count)
+        finally:
+            with self._changed:
+                self._is_led = False
+                if self._stopping:
+                    leftover, runs = runs, []
+                else:
+                    leftover = []
+                    self._ready.extend(runs)
+                self._changed.notify(max(1, len(runs)))
+            self._give_back(leftover)
+
+    def take(self, count: int, taker: Taker) -> list[Run]:
+        """Return up to `count` runs, waiting a little for one. For a taker that is alone."""
+        if self._stopping or taker.is_leaving:
+            return []
+        runs = self._fetch(count)
+        if self._stopping:
+            self._give_back(runs)
+            return []
+        return runs
+
+    # Making runs ---------------------------------------------------------------------------
+
+    def _fetch(self, count: int) -> list[Run]:
+        if self.limit is not None:
+            count = min(count, self.limit - self.taken)
+            if count <= 0:
+                self.stop()
+                return []
+        if self._settler.backlog > UNSETTLED_MAX:
+            time.sleep(WAIT_SECONDS / 10)
+            return []
+        jobs = self._sources.lease(count, WAIT_SECONDS)
+        self.taken += len(jobs)
+        cancelled = self._app.desk.cancellations.requested() if jobs else set()
+        runs = []
+        for job in jobs:
+            run = self._run_of(job, cancelled)
+            if run is not None:
+                runs.append(run)
+        return runs
+
+    def _run_of(self, job: Job, cancelled: set[str]) -> Run | None:
+        """Return a job as a run; None if it is settled without one."""
+        now = time.monotonic()
+        task_id = f"{job.holder.name}/{job.id}"
+        task: TaskBase[Any, Any]
+        outcome: Outcome | None = None
+        try:
+            envelope = read_envelope(job.body)
+        except InvalidArgument as error:
+            envelope, task = Envelope("", EMPTY), self._unknown("")
+            outcome = given_up(error)
+        else:
+            try:
+                task = self._app.find_task(envelope.task)
+            except TaskNotFound as error:
+                task = self._unknown(envelope.task)
+                outcome = given_up(error)
+        run = Run(job, envelope, task, task_id, now)
+        if outcome is None and task_id in cancelled:
+            outcome = Outcome(verdict="cancelled", error="cancelled before it began")
+        elif outcome is None and job.tries > run.call.retries + 1:
+            outcome = Outcome(
+                verdict="dead",
+                error=f"WorkerDied: delivered {job.tries - 1} times, and never finished: its "
+                "workers died, lost their leases or were killed",
+            )
+        self._keeper.add(run)
+        if outcome is None:
+            return run
+        run.begin(self._app.clock(), now)
+        run.conclude(outcome)
+        self._settler.put(run)
+        return None
+
+    def _unknown(self, name: str) -> TaskBase[Any, Any]:
+        from segue.tasks.rules import TaskRules
+
+        def nothing() -> None:
+            """Stand for a task that this App does not have."""
+
+        return TaskBase(self._app, nothing, TaskRules(name=name or "(no task)"))
+
+    # Stopping ------------------------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    def stop(self) -> None:
+        """Hand out nothing more, and give back what nobody has begun."""
+        with self._changed:
+            self._stopping = True
+            leftover = list(self._ready)
+            self._ready.clear()
+            self._changed.notify_all()
+        self._sources.stop()
+        self._give_back(leftover)
+
+    def _give_back(self, runs: list[Run]) -> None:
+        for run in runs:
+            if run.conclude(Outcome(verdict="released")):
+                self._settler.put(run)
