@@ -1,6 +1,7 @@
 """A queue without any disk: decides as the file store does, writes events to a list."""
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from segue.delivery import events
 from segue.delivery.events import ASIDE, Cause, Event, How, Leased, Run, Settled, Take
@@ -33,6 +34,8 @@ class Clerk:
         self.written: list[Event] = []
         self.ends: dict[int, int] = {}
         self.pushed_aside: list[tuple[int, int, int]] = []
+        self.groups: dict[Key, bytes] = {}
+        """The groups of messages, as the messages themselves would say it."""
         self.dead: dict[Key, tuple[int, int]] = {}
         """Where a message lies among the dead letters, and how often it was delivered."""
         self.dead_end = 0
@@ -100,27 +103,64 @@ class Clerk:
 
     # Steps ---------------------------------------------------------------------------------
 
-    def push(self, priority: int, count: int) -> None:
+    def push(self, priority: int, count: int, group: bytes | None = None) -> None:
         if priority not in self.ends:
             self.write(events.Opened(priority))
-        self.ends[priority] = self.end_of(priority) + count
+        end = self.end_of(priority)
+        self.ends[priority] = end + count
+        if group is not None:
+            self.groups |= {Key(priority, offset): group for offset in range(end, end + count)}
 
-    def push_aside(self, priority: int, delay_us: int) -> None:
+    def push_aside(self, priority: int, delay_us: int, group: bytes | None = None) -> None:
         if not self.ledger.has_aside:
             self.write(events.Opened(ASIDE))
+        if group is not None:
+            self.groups[Key(ASIDE, len(self.pushed_aside))] = group
         self.pushed_aside.append((len(self.pushed_aside), priority, self.now_us + delay_us))
 
-    def lease(self, count: int, ttl_us: int) -> None:
-        takes = self.ledger.take(count, self.end_of)
+    def lease(self, count: int, ttl_us: int) -> list[Take]:
+        takes = self._choose(count)
         if takes:
             token = len(self.written) + 1
             event = Leased(token, self.ticks_us + ttl_us, b"clerk", tuple(takes))
             self.write(event, Happening.LEASED)
+        return takes
 
     def pop(self, count: int) -> None:
-        takes = self.ledger.take(count, self.end_of)
+        takes = self._choose(count, settles=True)
         if takes:
             self.write(events.Popped(tuple(takes)), Happening.POPPED)
+
+    def _choose(self, count: int, *, settles: bool = False) -> list[Take]:
+        """Return what comes next, after noting the groups of what is looked at."""
+        while takes := self.ledger.take(count, self.end_of, settles=settles):
+            chosen: list[Take] = []
+            for place, take in enumerate(takes):
+                size = self._look_at(take)
+                if size:
+                    chosen.append(take._replace(size=size))
+                if size < take.size:
+                    self.ledger.put_back(takes[place + 1 :])
+                    break
+            if chosen:
+                return chosen
+        return []
+
+    def _look_at(self, take: Take) -> int:
+        """Return how many of a take can be delivered as they are."""
+        first = Key(take.lane, take.first)
+        if self.ledger.find(first) is not None:
+            if first not in self.groups or first in self.ledger.groups.of:
+                return 1
+            self.write(events.Grouped(*first, 0, (self.groups[first],)))
+            self.ledger.put_back([take])
+            return 0
+        keys = [Key(take.lane, take.first + place) for place in range(take.size)]
+        plain = list(takewhile(lambda key: key not in self.groups, keys))
+        if not plain:
+            digests = [self.groups[key] for key in takewhile(self.groups.__contains__, keys)]
+            self.write(events.Grouped(*first, 0, tuple(digests)))
+        return len(plain)
 
     def put_back(self, count: int) -> None:
         """Take and think again: nothing has happened."""

@@ -20,6 +20,9 @@ from tests.property.clerk import Clerk, replayed
 STEPS: Final = (
     "push",
     "push aside",
+    "push grouped",
+    "push grouped aside",
+    "meter",
     "lease",
     "pop",
     "put back",
@@ -37,8 +40,18 @@ STEPS: Final = (
     "pause",
     "time",
 )
-WEIGHTS: Final = {"push": 3, "lease": 4, "ack": 3, "fail": 3, "time": 3, "bury": 2, "revive": 2}
+WEIGHTS: Final = {
+    "push": 3,
+    "push grouped": 4,
+    "lease": 4,
+    "ack": 3,
+    "fail": 3,
+    "time": 3,
+    "bury": 2,
+    "revive": 2,
+}
 Step = tuple[str, int, int]
+DONE: Final = (State.SETTLED, State.DEAD)
 SCRIPTS: st.SearchStrategy[list[Step]] = st.lists(
     st.tuples(
         st.sampled_from([step for step in STEPS for _ in range(WEIGHTS.get(step, 1))]),
@@ -50,10 +63,10 @@ SCRIPTS: st.SearchStrategy[list[Step]] = st.lists(
 )
 
 
-def perform(script: list[Step]) -> Clerk:
+def perform(script: list[Step], places: int = 1) -> Clerk:
     """Do what the script says, as a queue with at most two deliveries would."""
     clerk = Clerk()
-    rules = QueueRules(max_deliveries=2)
+    rules = QueueRules(max_deliveries=2, group_concurrency=places)
     clerk.write(events.Booted(7, 1))
     clerk.write(events.Configured(rules.to_json().encode()))
     for step, number, amount in script:
@@ -71,6 +84,12 @@ def do(clerk: Clerk, step: str, number: int, amount: int) -> None:  # noqa: PLR0
             clerk.push(number % 3, amount + 1)
         case "push aside":
             clerk.push_aside(number % 4, 10 * amount + 1)
+        case "push grouped":
+            clerk.push(number % 3, amount % 3 + 1, bytes([number % 2] * 16))
+        case "push grouped aside":
+            clerk.push_aside(number % 4, 10 * amount + 1, bytes([number % 2] * 16))
+        case "meter":
+            clerk.write(events.Metered(number))
         case "lease":
             clerk.lease(amount + 1, 10 + number)
         case "pop":
@@ -136,6 +155,11 @@ def answers(ledger: Ledger, clerk: Clerk) -> dict[str, object]:
         "dead": (ledger.dead.runs(), ledger.dead_floor(clerk.dead_end)),
         "places": ledger.places,
         "keys": (ledger.keys, ledger.keying),
+        "groups": {
+            digest: (group.members, group.leased, group.started)
+            for digest, group in ledger.groups.by_digest.items()
+        },
+        "due": ledger.due_ns,
         "rules": (ledger.rules, ledger.is_configured, ledger.paused, ledger.boot, ledger.epoch),
         "totals": {name: total for name, total in ledger.totals.items() if total},
     }
@@ -165,7 +189,24 @@ def expect_a_true_count(ledger: Ledger) -> None:
     }
     assert counted == recount(ledger)
     assert ledger.ready == sum(level.ready_count for level in ledger.levels.values())
+    expect_true_groups(ledger)
     assert len(ledger.dead) == len(list(ledger.dead))
+
+
+def expect_true_groups(ledger: Ledger) -> None:
+    groups = ledger.groups
+    assert sum(group.members for group in groups.by_digest.values()) == len(groups.of)
+    assert {id(group) for group in groups.of.values()} == set(map(id, groups.by_digest.values()))
+    rests = held = 0
+    for key, group in groups.of.items():
+        found = ledger.find(key)
+        assert found is not None
+        assert (key in group.leased) == isinstance(found, Grant)
+        rests += isinstance(found, Rest)
+        held += isinstance(found, Rest) and found.is_held
+    for group in groups.by_digest.values():
+        assert group.leased <= group.started <= set(groups.of)
+    assert ledger.held_back == held <= rests
 
 
 # Replay ------------------------------------------------------------------------------------
@@ -228,6 +269,66 @@ def test_taking_and_putting_back_changes_nothing(script: list[Step], count: int)
 
     assert sum(take.size for take in taken) <= count
     assert answers(clerk.ledger, clerk) == before
+
+
+# Groups ------------------------------------------------------------------------------------
+
+
+def work_off(clerk: Clerk, places: int) -> list[Key]:
+    """Deliver and settle all there is, as time goes on; return it in the order of deliveries."""
+    done: list[Key] = []
+    while True:
+        clerk.now_us += 1_000
+        clerk.ticks_us += 1_000
+        clerk.begin()
+        taken = clerk.lease(3, 10)
+        keys = [Key(lane, first + n) for lane, first, size, *_ in taken for n in range(size)]
+        for group in clerk.ledger.groups.by_digest.values():
+            assert len(group.leased) <= places
+        if not keys:
+            return done
+        for key in keys:
+            found = clerk.ledger.find(key)
+            assert isinstance(found, Grant)
+            clerk.ack(key, found)
+        done += keys
+
+
+@given(SCRIPTS, st.integers(min_value=1, max_value=3))
+def test_groups_come_in_order_and_nobody_is_stuck(script: list[Step], places: int) -> None:
+    """Whatever has happened before: in the end all there is has come."""
+    clerk = perform(script, places)
+    clerk.write(events.Paused(0))
+    waiting = [key for key in clerk.messages() if clerk.state_of(key) not in DONE]
+    new = {key for key in waiting if clerk.ledger.find(key) is None}
+    done = work_off(clerk, places)
+
+    assert sorted(done) == sorted(waiting)
+    assert not clerk.ledger.groups.by_digest
+    assert clerk.ledger.held_back == 0
+    lanes: dict[tuple[bytes, int], list[int]] = {}
+    for key in done:
+        if key in new and key in clerk.groups and key.lane != ASIDE:
+            lanes.setdefault((clerk.groups[key], key.lane), []).append(key.offset)
+    assert all(offsets == sorted(offsets) for offsets in lanes.values())
+
+
+@given(SCRIPTS, st.integers(min_value=0, max_value=10_000))
+def test_nobody_is_stuck_when_an_event_is_missing(script: list[Step], number: int) -> None:
+    """Nor is any group: who has a place is there to be settled."""
+    clerk = perform(script)
+    written = list(clerk.written)
+    missing = written.pop(number % len(written))
+    note(f"missing {missing}")
+    assume(not isinstance(missing, events.Deferred | events.Opened | events.Configured))
+    clerk.ledger = replayed(written)
+    clerk.dead = {}
+    clerk.ledger.apply(events.Paused(0))
+    work_off(clerk, 100)
+
+    assert not clerk.ledger.groups.by_digest
+    assert all(clerk.state_of(key) in DONE for key in clerk.messages())
+    expect_a_true_count(clerk.ledger)
 
 
 # Gaps --------------------------------------------------------------------------------------
@@ -329,6 +430,14 @@ HAPPENINGS: st.SearchStrategy[Event] = st.one_of(
     st.builds(events.Keyed, st.just(b"k" * 16), TIMES, LANES, OFFSETS),
     st.builds(events.Keying, st.lists(st.tuples(st.just(b"k" * 16), LANES, OFFSETS)).map(tuple)),
     st.builds(events.Removed),
+    st.builds(
+        events.Grouped,
+        LANES,
+        OFFSETS,
+        st.integers(min_value=0, max_value=1),
+        st.lists(st.sampled_from([b"a" * 16, b"b" * 16]), max_size=3).map(tuple),
+    ),
+    st.builds(events.Metered, TIMES),
 )
 OF_CHECKPOINTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(events.Parked, LANES, OFFSETS, SIZES, SIZES, SIZES, TIMES, CAUSES, WORDS),

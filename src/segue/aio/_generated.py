@@ -116,6 +116,11 @@ class Job(JobHandle):
         return self._it.key
 
     @property
+    def group(self) -> str | None:
+        """The group whose messages come in order."""
+        return self._it.group
+
+    @property
     def pushed_at(self) -> datetime:
         """When the message was pushed, in UTC."""
         return self._it.pushed_at
@@ -187,19 +192,29 @@ class Queue(QueueHandle):
         ttl: Duration | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
         wait: Duration | None = None,
     ) -> MessageId:
         """Push one message and return its id.
 
         It is not delivered before `delay` has passed, nor after `ttl`. A push with the `key` of a
         message pushed within the queue's deduplication window does nothing and returns that
-        message's id. A full queue refuses, drops its oldest message, or makes the push wait, for
-        at most `wait`. Raises InvalidArgument, RecordTooLarge, QueueFull.
+        message's id. Messages of one `group` and priority are delivered in the order of their
+        pushes, no more of the group at once than the rules say; one that failed comes again before
+        those behind it. A full queue refuses, drops its oldest message, or makes the push wait,
+        for at most `wait`. Raises InvalidArgument, RecordTooLarge, QueueFull.
         """
         return await self._wait(
             "room",
             lambda queue, wait: queue.push(
-                body, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers, wait=wait
+                body,
+                priority=priority,
+                delay=delay,
+                ttl=ttl,
+                key=key,
+                headers=headers,
+                group=group,
+                wait=wait,
             ),
             wait,
         )

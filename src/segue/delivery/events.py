@@ -33,6 +33,8 @@ class Cause(IntEnum):
     DEAD = 3
     OUTLIVED = 4
     REDRIVEN = 5
+    HELD = 6
+    """It never left: it waits in its place until it is its group's turn."""
 
 
 class How(IntEnum):
@@ -217,6 +219,22 @@ class Removed(NamedTuple):
     """The queue is to be deleted: nobody may push to it any more."""
 
 
+class Grouped(NamedTuple):
+    """Neighbours in a lane belong to these groups. What was new among them waits for its turn."""
+
+    lane: int
+    first: int
+    started: int
+    """Whether they were delivered and returned, and so come before others of their groups."""
+    digests: tuple[bytes, ...]
+
+
+class Metered(NamedTuple):
+    """Messages are about to be delivered: when the next is due by the queue's rate, in ticks."""
+
+    due_ns: int
+
+
 class Parked(NamedTuple):
     """A message waits."""
 
@@ -280,6 +298,8 @@ Event = (
     | Keyed
     | Keying
     | Removed
+    | Grouped
+    | Metered
     | Parked
     | Placed
     | Kept
@@ -299,6 +319,8 @@ _PARKED = struct.Struct("<IQIIIqBH")
 _U64 = struct.Struct("<Q")
 _EXTENT = struct.Struct("<QQ")
 _INTENT = struct.Struct("<16sIQ")
+_GROUPED = struct.Struct("<IQB")
+_DIGEST = struct.Struct("<16s")
 
 pack_run = _RUN.pack
 pack_take = _TAKE.pack
@@ -395,6 +417,16 @@ def _encode_keying(event: Keying) -> bytes:
     return b"".join(_INTENT.pack(*intent) for intent in event.intents)
 
 
+def _encode_grouped(event: Grouped) -> bytes:
+    return _GROUPED.pack(*event[:-1]) + b"".join(_DIGEST.pack(each) for each in event.digests)
+
+
+def _decode_grouped(payload: bytes) -> Grouped:
+    digests = tuple(digest for (digest,) in _DIGEST.iter_unpack(payload[_GROUPED.size :]))
+    lane, first, started = _GROUPED.unpack_from(payload)
+    return Grouped(lane, first, started, digests)
+
+
 def _encode_parked(event: Parked) -> bytes:
     return _PARKED.pack(*event[:-1], len(event.reason)) + event.reason
 
@@ -438,6 +470,8 @@ _CODECS: Final[dict[int, tuple[type[Event], _Codec]]] = {
     18: (Keyed, _plain(Keyed, "<16sqIQ")),
     19: (Removed, (lambda _: b"", lambda _: Removed())),
     20: (Keying, (_encode_keying, lambda data: Keying(tuple(_INTENT.iter_unpack(data))))),
+    21: (Grouped, (_encode_grouped, _decode_grouped)),
+    22: (Metered, _plain(Metered, "<q")),
     32: (Parked, (_encode_parked, _decode_parked)),
     33: (Placed, _plain(Placed, "<IQBQ")),
     34: (Kept, _plain(Kept, "<QQ")),

@@ -46,6 +46,10 @@ class Ledger(Lines):
         self.rules = QueueRules()
         self.is_configured = False
         self.paused = False
+        self.is_limited = False
+        """Whether the rules limit how many, or how fast, messages are delivered."""
+        self.due_ns = 0
+        """When the next message is due by the queue's rate, in ticks."""
         self.is_removed = False
         self.boot = 0
         self.epoch = 0
@@ -173,6 +177,8 @@ class Ledger(Lines):
                     token, deadline_us, owner, lane, offset, 1, take.attempt, take.since, priority
                 )
                 self._hold(grant)
+                if self.groups.of:
+                    self.groups.start(Key(lane, offset))
             if lane != ASIDE:
                 level.cursor = max(level.cursor, first + size)
 
@@ -197,6 +203,8 @@ class Ledger(Lines):
         del items[offset]
         if self.places:
             self.places.pop(Key(lane, offset), None)
+        if self.groups.of:
+            self._call_up(self.groups.leave(Key(lane, offset)))
         self.leased -= 1
         grant.count -= 1
         if not grant.count:
@@ -333,10 +341,17 @@ class Ledger(Lines):
 
     def _apply_configured(self, event: events.Configured) -> None:
         try:
-            self.rules = QueueRules.from_json(event.rules)
-            self.is_configured = True
+            rules = QueueRules.from_json(event.rules)
         except (ValueError, TypeError, AttributeError):
             return  # Written by a version that knows other rules.
+        if rules.limit != self.rules.limit:
+            self.due_ns = 0  # What was due by another rate says nothing.
+        self.rules = rules
+        self.is_configured = True
+        self.is_limited = rules.max_leases is not None or rules.rate is not None
+        self.groups.places = rules.group_concurrency
+        for group in self.groups.by_digest.values():
+            self._call_up(group)
 
     def _apply_paused(self, event: events.Paused) -> None:
         self.paused = bool(event.paused)
@@ -349,6 +364,7 @@ class Ledger(Lines):
 
     def _apply_booted(self, event: events.Booted) -> None:
         self.boot, self.epoch = event
+        self.due_ns = 0  # Ticks begin anew.
 
     def _apply_keyed(self, event: events.Keyed) -> None:
         digest, until_us, lane, offset = event
@@ -364,6 +380,33 @@ class Ledger(Lines):
 
     def _apply_removed(self, event: events.Removed) -> None:
         self.is_removed = True
+
+    def _apply_grouped(self, event: events.Grouped) -> None:
+        lane, first, is_started, digests = event
+        for offset, digest in enumerate(digests, first):
+            key = Key(lane, offset)
+            found = self.find(key)
+            if found is None and not self._hold_new(lane, offset):
+                continue  # It is settled, or was never there as far as anybody knows.
+            group = self.groups.join(key, digest)
+            if isinstance(found, Grant):
+                self.groups.start(key)
+            elif is_started:
+                group.started.add(key)
+
+    def _hold_new(self, lane: int, offset: int) -> bool:
+        """Let a message that was never delivered wait outside its lane; False if it is none."""
+        if lane == ASIDE:
+            return False
+        level = self._level(lane)
+        if offset < level.cursor or not self._fill_gap(level, offset):
+            return False
+        level.cursor = offset + 1
+        self._put_to_rest(lane, offset, Rest(lane, 0, 0, 0, Cause.HELD, b""))
+        return True
+
+    def _apply_metered(self, event: events.Metered) -> None:
+        self.due_ns = event.due_ns
 
     def _apply_parked(self, event: events.Parked) -> None:
         lane, offset, priority, attempt, since, not_before_us, cause, reason = event
@@ -398,7 +441,8 @@ class Ledger(Lines):
         """Return about how many events a checkpoint has."""
         items = len(self.aside) + sum(len(level.items) for level in self.levels.values())
         runs = len(self.dead.runs())
-        return items + self.leased + len(self.places) + len(self.keys) + runs + len(self.levels)
+        others = len(self.places) + len(self.groups.of) + len(self.keys)
+        return items + self.leased + others + runs + len(self.levels)
 
     def checkpoint(self) -> Iterator[Event]:
         """Yield events that give this state when they are applied to an empty ledger."""
@@ -417,6 +461,10 @@ class Ledger(Lines):
         yield from self._items_as_events(ASIDE, self.aside)
         for key, (where, at) in self.places.items():
             yield events.Placed(key.lane, key.offset, where, at)
+        for key, group in self.groups.of.items():
+            yield events.Grouped(*key, int(key in group.started), (group.digest,))
+        if self.due_ns:
+            yield events.Metered(self.due_ns)
         for start, stop in self.dead.runs():
             yield events.Kept(start, stop - start)
         for digest, (until_us, lane, offset) in self.keys.items():
@@ -482,6 +530,8 @@ _APPLY: dict[type[Event], Callable[[Ledger, Event], None]] = {
         events.Keyed: "_apply_keyed",
         events.Keying: "_apply_keying",
         events.Removed: "_apply_removed",
+        events.Grouped: "_apply_grouped",
+        events.Metered: "_apply_metered",
         events.Parked: "_apply_parked",
         events.Placed: "_apply_placed",
         events.Kept: "_apply_kept",

@@ -13,11 +13,14 @@ from typing import Final
 
 from segue.delivery.events import ASIDE, Cause, Run, Take
 from segue.delivery.message import Key
+from segue.delivery.message_groups import MessageGroup, MessageGroups
 
 GAP_ITEMS_MAX: Final = 100_000
 """How many messages are taken one by one for what a lost event did not say of them."""
 HEAP_SLACK: Final = 64
 """How many entries of a heap may be stale, besides as many as are not."""
+RANK_NEW: Final = 1 << 62
+"""Behind all that came back: the rank of what was looked at and never delivered."""
 
 
 class Grant:
@@ -62,7 +65,17 @@ class Grant:
 class Rest:
     """A message that was touched and is nobody's: ready, or delayed until its time has come."""
 
-    __slots__ = ("attempt", "cause", "is_ready", "not_before_us", "priority", "reason", "since")
+    __slots__ = (
+        "attempt",
+        "cause",
+        "is_held",
+        "is_ready",
+        "not_before_us",
+        "number",
+        "priority",
+        "reason",
+        "since",
+    )
 
     def __init__(
         self,
@@ -80,6 +93,14 @@ class Rest:
         self.cause = cause
         self.reason = reason
         self.is_ready = False
+        self.is_held = False
+        """Whether it was found to have to wait for others of its group."""
+        self.number = 0
+        """Which of its entries in a line is good: the one made last."""
+
+
+Entry = tuple[int, int, int, int, Rest]
+"""A place in a line: rank, offset, number, lane, and who stands there."""
 
 
 class Level:
@@ -91,7 +112,7 @@ class Level:
         self.priority = priority
         self.cursor = 0
         self.items: dict[int, Grant | Rest] = {}
-        self.ready: list[tuple[int, int, int, int, Rest]] = []
+        self.ready: list[Entry] = []
         self.ready_count = 0
 
 
@@ -112,7 +133,10 @@ class Lines:
         self.ready = 0
         self.delayed = 0
         self.grants = 0
-        self.due: list[tuple[int, int, int, int, Rest]] = []
+        self.groups = MessageGroups()
+        self.held_back = 0
+        """How many of the ready ones are known to have to wait for others of their groups."""
+        self.due: list[Entry] = []
         self.deadlines: list[tuple[int, int, Grant]] = []
         self._numbers = count()
 
@@ -124,20 +148,32 @@ class Lines:
         items = self.aside if key.lane == ASIDE else level.items if level else {}
         return items.get(key.offset)
 
-    def take(self, most: int, end_of: Callable[[int], int]) -> list[Take]:
+    def take(self, most: int, end_of: Callable[[int], int], *, settles: bool = False) -> list[Take]:
         """Return what to deliver next: up to `most`, lowest priority first, returned before new.
 
         What was returned is taken out of its line: apply the event, or `put_back` what it says.
+        With `settles` it is settled as it is delivered, and the next of its group may follow.
         """
         takes: list[Take] = []
+        grouped = self.groups.of
+        admission = self.groups.admission()
         for priority in self.order:
             level = self.levels[priority]
             ready = level.ready
             while ready and most:
-                _, offset, _, lane, rest = heapq.heappop(ready)
-                if self._is_waiting(lane, offset, rest):
-                    takes.append(Take(lane, offset, 1, rest.attempt + 1, rest.since))
-                    most -= 1
+                entry = heapq.heappop(ready)
+                if not self._is_waiting(entry):
+                    continue
+                _, offset, _, lane, rest = entry
+                key = Key(lane, offset)
+                group = grouped.get(key)
+                if group is not None:
+                    if not admission.admits(group.digest, key):
+                        self._hold_back(group, entry)
+                        continue
+                    admission.note(group.digest, key, settles=settles)
+                takes.append(Take(lane, offset, 1, rest.attempt + 1, rest.since))
+                most -= 1
             if most:
                 fresh = min(most, end_of(priority) - level.cursor)
                 if fresh > 0:
@@ -147,23 +183,28 @@ class Lines:
                 break
         return takes
 
-    def _is_waiting(self, lane: int, offset: int, rest: Rest) -> bool:
+    def _is_waiting(self, entry: Entry) -> bool:
+        _, offset, number, lane, rest = entry
         items = self.aside if lane == ASIDE else self.levels[lane].items
-        return rest.is_ready and items.get(offset) is rest
+        return rest.is_ready and rest.number == number and items.get(offset) is rest
 
     def put_back(self, takes: list[Take]) -> None:
         """Undo a `take` that came to nothing."""
         for take in takes:
-            found = self.find(Key(take.lane, take.first))
+            key = Key(take.lane, take.first)
+            found = self.find(key)
             if isinstance(found, Rest) and found.is_ready:
                 self._line_up(take.lane, take.first, found)
+                self._call_up(self.groups.of.get(key))
 
     def waiting(self, end_of: Callable[[int], int]) -> Iterator[Take]:
-        """Yield what would be delivered, in order, taking nothing."""
+        """Yield what is ready, in order, taking nothing; some may have to wait for its group."""
         for priority in self.order:
             level = self.levels[priority]
-            for _, offset, _, lane, rest in sorted(level.ready, key=lambda entry: entry[:3]):
-                if self._is_waiting(lane, offset, rest):
+            entries = [*level.ready, *self.groups.held(priority)]
+            for entry in sorted(entries, key=lambda entry: entry[:3]):
+                if self._is_waiting(entry):
+                    _, offset, _, lane, rest = entry
                     yield Take(lane, offset, 1, rest.attempt + 1, rest.since)
             fresh = end_of(priority) - level.cursor
             if fresh > 0:
@@ -276,6 +317,41 @@ class Lines:
             self._make_ready(level.priority, offset, rest)
         return True
 
+    # Groups --------------------------------------------------------------------------------
+
+    def _hold_back(self, group: MessageGroup, entry: Entry) -> None:
+        """Have a message wait where nobody meets it, until its group has a place for it."""
+        rest = entry[-1]
+        held = group.held.setdefault(rest.priority, [])
+        heapq.heappush(held, entry)
+        if not rest.is_held:
+            rest.is_held = True
+            self.held_back += 1
+        if len(held) > 2 * group.members + HEAP_SLACK:
+            group.held[rest.priority] = [each for each in held if self._is_waiting(each)]
+            heapq.heapify(group.held[rest.priority])
+
+    def _call_up(self, group: MessageGroup | None) -> None:
+        """Have as many of a group stand in line again as it may have places for.
+
+        Whoever delivers looks again: it may be fewer, and others may have come before them.
+        """
+        if group is None:
+            return
+        for priority, held in group.held.items():
+            room = self.groups.places - len(group.leased)
+            while held and room > 0:
+                entry = heapq.heappop(held)
+                if self._is_waiting(entry):
+                    self._let_stand(entry[-1])
+                    heapq.heappush(self._level(priority).ready, entry)
+                    room -= 1
+
+    def _let_stand(self, rest: Rest) -> None:
+        if rest.is_held:
+            rest.is_held = False
+            self.held_back -= 1
+
     def _make_ready(self, lane: int, offset: int, rest: Rest) -> None:
         rest.is_ready = True
         self.ready += 1
@@ -284,15 +360,21 @@ class Lines:
 
     def _line_up(self, lane: int, offset: int, rest: Rest) -> None:
         # What was in line before everything aside; aside by the time it was to be ready.
-        rank = max(1, rest.not_before_us) if lane == ASIDE else 0
+        if lane == ASIDE:
+            rank = max(1, rest.not_before_us)
+        else:
+            rank = RANK_NEW if rest.cause == Cause.HELD else 0
         level = self._level(rest.priority)
-        heapq.heappush(level.ready, (rank, offset, next(self._numbers), lane, rest))
+        self._let_stand(rest)
+        rest.number = next(self._numbers)
+        heapq.heappush(level.ready, (rank, offset, rest.number, lane, rest))
 
     def _leave_line(self, rest: Rest) -> None:
         if rest.is_ready:
             self.ready -= 1
             self.levels[rest.priority].ready_count -= 1
             rest.is_ready = False
+            self._let_stand(rest)
         else:
             self.delayed -= 1
 
@@ -305,6 +387,8 @@ class Lines:
             items = self._level(lane).items
         self._forget(items.get(offset))
         items[offset] = rest
+        if self.groups.of:
+            self._call_up(self.groups.give_back(Key(lane, offset)))
         if rest.not_before_us:
             self.delayed += 1
             heapq.heappush(self.due, (rest.not_before_us, next(self._numbers), lane, offset, rest))
@@ -336,4 +420,7 @@ class Lines:
         if self.places:
             for offset in range(first, first + size):
                 self.places.pop(Key(lane, offset), None)
+        if self.groups.of:
+            for offset in range(first, first + size):
+                self._call_up(self.groups.leave(Key(lane, offset)))
         return removed + leased

@@ -6,7 +6,7 @@ The record's attr holds the length of the prefix and a few flags, so that a plai
 body and nothing else, and whoever leases can tell from the slot alone which messages need a look:
 
     attr   bits 0–23 prefix bytes · 24 has a time to live · 25 has a deduplication key
-           26 was carried here from elsewhere
+           26 was carried here from elsewhere · 27 has a group
 """
 
 import json
@@ -28,6 +28,7 @@ PREFIX_MASK: Final = (1 << 24) - 1
 HAS_TTL: Final = 1 << 24
 HAS_KEY: Final = 1 << 25
 CARRIED: Final = 1 << 26
+HAS_GROUP: Final = 1 << 27
 
 NUMBER_MAX: Final = (1 << 63) - 1
 HEADERS_BYTES_MAX: Final = 64 * 1024
@@ -55,6 +56,8 @@ class Prefix(TypedDict, total=False):
     """expires, µs"""
     k: str
     """deduplication key"""
+    g: str
+    """group"""
     p: int
     """priority, where the log does not say it"""
     a: int
@@ -89,6 +92,8 @@ class Message:
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     key: str | None = None
     """What it was deduplicated by."""
+    group: str | None = None
+    """Whose messages come in order, few at a time."""
     pushed_us: int = 0
     expires_us: int | None = None
 
@@ -159,13 +164,15 @@ def headers_from(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     return dict(headers)
 
 
-def key_from(key: str | None) -> str | None:
-    """Return a deduplication key. Raises InvalidArgument."""
+def key_from(key: str | None, *, name: str = "key") -> str | None:
+    """Return a deduplication key, or a group. Raises InvalidArgument."""
     if key is None:
         return None
     given: object = key
     if not isinstance(given, str) or not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        raise InvalidArgument(f"key must be text of 1 to {KEY_CHARACTERS_MAX} characters: {key!r}")
+        raise InvalidArgument(
+            f"{name} must be text of 1 to {KEY_CHARACTERS_MAX} characters: {key!r}"
+        )
     return key
 
 
@@ -177,9 +184,9 @@ def pack_message(body: bytes, prefix: Prefix) -> tuple[bytes, int]:
     try:
         head = text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument("headers and keys must be valid text") from None
+        raise InvalidArgument("headers, keys and groups must be valid text") from None
     attr = len(head) | (HAS_TTL if "x" in prefix else 0) | (HAS_KEY if "k" in prefix else 0)
-    return head + body, attr
+    return head + body, attr | (HAS_GROUP if "g" in prefix else 0)
 
 
 def unpack_prefix(payload: bytes, attr: int) -> tuple[Prefix, bytes]:
@@ -200,7 +207,7 @@ def _is_sound(name: str, value: object) -> bool:
     """Tell whether a field of a prefix is what it should be: anybody may have written it."""
     if name == "h":
         return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if name in ("k", "c", "r", "b"):
+    if name in ("k", "g", "c", "r", "b"):
         return isinstance(value, str)
     most = PRIORITY_MAX if name == "p" else NUMBER_MAX
     return type(value) is int and 0 <= value <= most
@@ -222,6 +229,7 @@ def message_from(
         attempt=attempt + prefix.get("a", 0),
         headers=MappingProxyType(prefix["h"]) if "h" in prefix else _NO_HEADERS,
         key=prefix.get("k"),
+        group=prefix.get("g"),
         pushed_us=prefix.get("t", time_us),
         expires_us=prefix.get("x"),
     )

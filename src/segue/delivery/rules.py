@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Final, Literal, get_args
 
+from segue.delivery.rate import RATE_MAX, RATE_MIN, Rate
 from segue.delivery.retry import (
     BASE_SECONDS_DEFAULT,
     CAP_SECONDS_DEFAULT,
@@ -25,6 +26,8 @@ SECONDS_MAX: Final = 100 * 365 * 86_400.0
 DELIVERIES_MAX_DEFAULT: Final = 20
 DEDUPLICATION_SECONDS_DEFAULT: Final = 300.0
 SEGMENT_ITEMS_MAX: Final = 65_536
+GROUP_CONCURRENCY_MAX: Final = 10_000
+RATE_BURST_MAX: Final = 1_000_000
 SEGMENT_SIZE_DEFAULT: Final = 100
 """Items per segment where the queue is shown in the words of its ancestors (`state`)."""
 
@@ -56,6 +59,12 @@ class QueueRules:
     segment_items: int | None = None
     """Items per segment on disk, and in `state`; by default segments are cut by bytes, and
     `state` shows a hundred items in each."""
+    group_concurrency: int = 1
+    """How many messages of one group may be out at once; 1 keeps them in order."""
+    rate: float | None = None
+    """How many messages a second are delivered, by all who deliver together."""
+    rate_burst: int = 1
+    """How many of them at once, after nobody has taken any for long enough."""
 
     def __post_init__(self) -> None:
         check_seconds("lease_ttl", self.lease_ttl, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
@@ -70,6 +79,9 @@ class QueueRules:
         check_seconds("dedup_window", self.dedup_window, 0)
         if self.keep_seconds is not None:
             check_seconds("keep_seconds", self.keep_seconds, 0)
+        _check_number("group_concurrency", self.group_concurrency, GROUP_CONCURRENCY_MAX)
+        _check_number("rate_burst", self.rate_burst, RATE_BURST_MAX)
+        _check_rate(self.rate)
         _check_choice("on_full", self.on_full, get_args(OnFull))
         _check_choice("on_expiry", self.on_expiry, get_args(OnExpiry))
         self.lease_us(self.lease_ttl)
@@ -77,6 +89,13 @@ class QueueRules:
     @property
     def is_strict(self) -> bool:
         return self.max_leases == 1
+
+    @property
+    def limit(self) -> Rate | None:
+        """How fast messages are delivered, if that matters."""
+        if self.rate is None:
+            return None
+        return Rate(per_second=self.rate, burst=self.rate_burst)
 
     @property
     def keeps_settled(self) -> bool:
@@ -126,6 +145,21 @@ def check_count(name: str, value: int | None, *, least: int = 1, most: int = 1 <
     """Raise InvalidArgument unless `value` is None or a whole number within its limits."""
     if value is not None and (type(value) is not int or not least <= value <= most):
         raise InvalidArgument(f"{name} must be a whole number of at least {least}: {value!r}")
+
+
+def _check_number(name: str, value: int, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidArgument(f"{name} must be a whole number from 1 to {most}: {value!r}")
+
+
+def _check_rate(rate: float | None) -> None:
+    given: object = rate
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise InvalidArgument(f"rate must be a number of messages a second: {rate!r}")
+    if not RATE_MIN <= given <= RATE_MAX:
+        raise InvalidArgument(f"rate must be from one a week to {RATE_MAX:,.0f} a second: {rate!r}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -5,7 +5,10 @@ The promises hold on every store, and `tests/contract` holds every store to them
 - A push that returned is kept: through a kill always, through a power cut with sync "always".
 - A message is delivered at least once. Twice only after an expired lease, a nack, a crash or a
   redrive, and then with `attempt` above 1 (a released message keeps its attempt).
-- First deliveries of one priority come in the order of pushes; lower numbers come first.
+- First deliveries of one priority come in the order of pushes; lower numbers come first. Only
+  messages that must wait for others of their group are overtaken.
+- No more messages of a group are out at once, and no more are delivered in a second, than the
+  rules say, however many processes take them.
 - Every lease has a token, and no token is ever good for a later lease of the same message.
 - Bad arguments raise InvalidArgument before anything is written.
 
@@ -58,6 +61,7 @@ class Item:
     ttl: Duration | None = None
     key: str | None = None
     headers: Mapping[str, str] | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,8 @@ class Counts:
     """How many messages are in which state."""
 
     ready: int
-    """To be had now, unless the queue is paused."""
+    """To be had now, unless the queue is paused, its rate used up, or others of a message's group
+    come first."""
     delayed: int
     """To be had later."""
     leased: int
@@ -161,14 +166,17 @@ class Queue(Protocol):
         ttl: Duration | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
         wait: Duration | None = None,
     ) -> MessageId:
         """Push one message and return its id.
 
         It is not delivered before `delay` has passed, nor after `ttl`. A push with the `key` of a
         message pushed within the queue's deduplication window does nothing and returns that
-        message's id. A full queue refuses, drops its oldest message, or makes the push wait, for
-        at most `wait`. Raises InvalidArgument, RecordTooLarge, QueueFull.
+        message's id. Messages of one `group` and priority are delivered in the order of their
+        pushes, no more of the group at once than the rules say; one that failed comes again before
+        those behind it. A full queue refuses, drops its oldest message, or makes the push wait,
+        for at most `wait`. Raises InvalidArgument, RecordTooLarge, QueueFull.
         """
 
     def push_many(

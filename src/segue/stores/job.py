@@ -150,6 +150,11 @@ class Job:
         return self.message.key
 
     @property
+    def group(self) -> str | None:
+        """The group whose messages come in order."""
+        return self.message.group
+
+    @property
     def pushed_at(self) -> datetime:
         """When the message was pushed, in UTC."""
         return self.message.pushed_at

@@ -21,6 +21,7 @@ from segue.delivery.events import ASIDE, IN_ASIDE, OWNER_BYTES_MAX, Cause
 from segue.delivery.ledger import Ledger
 from segue.delivery.lines import Grant
 from segue.delivery.message import CARRIED, Key, Message, message_from, unpack_prefix
+from segue.delivery.rate import SECOND_NS
 from segue.delivery.rules import QueueRules
 from segue.errors import (
     InvalidArgument,
@@ -435,7 +436,13 @@ class QueueCore:
         due_us = ledger.next_due_us()
         if due_us is not None:
             waits.append(due_us - self._clock())
-        return max(0, min(waits)) / 1_000_000 + WAIT_SLACK_SECONDS if waits else None
+        seconds = [max(0, wait_us) / 1_000_000 + WAIT_SLACK_SECONDS for wait_us in waits]
+        limit = ledger.rules.limit
+        if limit is not None:
+            wait_ns = limit.wait_ns(due_ns=ledger.due_ns, now_ns=self._ticks_ns())
+            if wait_ns:
+                seconds.append(wait_ns / SECOND_NS)  # At a high rate slack would be most of it.
+        return min(seconds, default=None)
 
     def wait_for_news(self, seen: tuple[int, int], seconds: float | None) -> None:
         """Return when `signature` is not `seen` any more, or after `seconds`. Not in a turn."""

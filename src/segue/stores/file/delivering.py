@@ -1,18 +1,20 @@
 """Delivering: which messages come next, and what is looked at before they are handed out."""
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from segue.clock import nanoseconds_of
 from segue.delivery import events
 from segue.delivery.events import ASIDE, LEASED, Cause, How, Leased, Run, Settled, Take, pack_lease
-from segue.delivery.message import HAS_TTL, Key, Message, unpack_prefix
+from segue.delivery.message import HAS_GROUP, HAS_TTL, Key, Message, unpack_prefix
+from segue.delivery.message_groups import HELD_MAX
 from segue.errors import QueueLocked, SegueError
 from segue.log.layout import Offset
 from segue.log.live import PUBLISHED
 from segue.log.options import Duration
 from segue.log.record import Record
 from segue.stores.arguments import duration_us
+from segue.stores.file.deduplication import digest_of
 from segue.stores.file.journal import EPOCH_SHIFT
 from segue.stores.file.lanes import UNREADABLE, is_damage
 from segue.stores.job import Holder, Job
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
 
 logger = logging.getLogger(__name__)
+
+GROUPED_ITEMS_MAX: Final = 256
+"""How many messages with a group are noted with one event."""
+TO_BE_LOOKED_AT: Final = HAS_TTL | HAS_GROUP
+"""What keeps a message from being handed out as it is."""
 
 
 class Delivery:
@@ -32,6 +39,8 @@ class Delivery:
         self._lanes = core.lanes.by_priority
         self._clock = core.place.clock
         self._ticks_ns = nanoseconds_of(core.place.ticks)
+        self._full: set[int] = set()
+        """Lanes whose next message would have to wait in memory, where there is no room for it."""
 
     def ttl_us(self, ttl: Duration) -> int:
         """Return how long a lease lasts, by the rules as they are now. Raises InvalidArgument."""
@@ -51,8 +60,9 @@ class Delivery:
         loaded = self._take(self._allowed(most))
         if not loaded:
             return []
-        token = self._journal.next_token()
         takes = [take for take, _ in loaded]
+        self._meter(takes)
+        token = self._journal.next_token()
         self._write(Leased(token, self._ticks_ns() // 1000 + ttl_us, owner, tuple(takes)), takes)
         ttl_seconds = ttl_us / 1_000_000
         jobs: list[Job] = []
@@ -83,7 +93,7 @@ class Delivery:
         """Lease the next message if nothing has to be looked at first; None if something has."""
         journal = self._journal
         ledger = journal.ledger
-        if ledger.ready or ledger.paused or ledger.rules.max_leases is not None:
+        if ledger.ready != ledger.held_back or ledger.paused or ledger.is_limited:
             return None
         for priority in ledger.order:
             lane = self._lanes.get(priority)
@@ -104,7 +114,7 @@ class Delivery:
             if not ahead:
                 return None
         _, time_us, attr, payload = ahead[place]
-        if attr & HAS_TTL:
+        if attr & TO_BE_LOOKED_AT:
             return None
         token = ledger.epoch << EPOCH_SHIFT | journal.applied
         deadline_us = self._ticks_ns() // 1000 + ttl_us
@@ -130,7 +140,7 @@ class Delivery:
         core = self._core
         if self._journal.ledger.rules.is_strict:
             self._allowed(most)
-        loaded = self._take(most)
+        loaded = self._take(self._allowed_by_rate(most), settles=True)
         if not loaded:
             return []
         takes = [take for take, _ in loaded]
@@ -139,6 +149,7 @@ class Delivery:
             for take, records in loaded
             for place, record in enumerate(records)
         ]
+        self._meter(takes)
         self._write(events.Popped(tuple(takes)), takes)
         for lane, first, size, _, _ in takes:
             core.upkeep.note(lane, first + size - 1, size)
@@ -153,7 +164,16 @@ class Delivery:
         self._journal.ledger.put_back([take for take, _ in loaded])
         return [True] if loaded else []
 
-    def _write(self, event: Leased | events.Popped, takes: list[Take]) -> None:
+    def _meter(self, takes: list[Take]) -> None:
+        """Note what is delivered where there is a rate, before it is: who is killed is too slow."""
+        ledger = self._journal.ledger
+        limit = ledger.rules.limit
+        if limit is not None:
+            count = sum(take.size for take in takes)
+            due_ns = limit.after(count, due_ns=ledger.due_ns, now_ns=self._ticks_ns())
+            self._write(events.Metered(due_ns), takes)
+
+    def _write(self, event: Leased | events.Popped | events.Metered, takes: list[Take]) -> None:
         try:
             self._journal.write(event)
         except BaseException:
@@ -165,7 +185,7 @@ class Delivery:
         ledger = self._journal.ledger
         leases_max = ledger.rules.max_leases
         if leases_max is None:
-            return most
+            return self._allowed_by_rate(most)
         if ledger.leased >= leases_max:
             grant = ledger.first_ending()
             left_us = 0 if grant is None else grant.deadline_us - self._ticks_ns() // 1000
@@ -174,19 +194,28 @@ class Delivery:
                 leases_max=leases_max,
                 seconds_left=max(0, left_us) / 1_000_000,
             )
-        return min(most, leases_max - ledger.leased)
+        return self._allowed_by_rate(min(most, leases_max - ledger.leased))
+
+    def _allowed_by_rate(self, most: int) -> int:
+        ledger = self._journal.ledger
+        limit = ledger.rules.limit
+        if limit is None:
+            return most
+        return min(most, limit.allowed(due_ns=ledger.due_ns, now_ns=self._ticks_ns()))
 
     # Choosing and loading ------------------------------------------------------------------
 
-    def _take(self, most: int) -> list[tuple[Take, list[Record]]]:
+    def _take(self, most: int, *, settles: bool = False) -> list[tuple[Take, list[Record]]]:
         """Return what to deliver next with its records; empty if there is nothing.
 
-        What cannot be delivered (damaged, outlived) is dealt with on the way.
+        What cannot be delivered (damaged, outlived) is dealt with on the way, and who belongs to
+        which group is noted.
         """
         ledger = self._journal.ledger
         if ledger.paused:
             return []
-        while takes := ledger.take(most, self._core.end_of):
+        self._full.clear()
+        while takes := ledger.take(most, self._end_of, settles=settles):
             try:
                 loaded = self._load_all(takes)
             except BaseException:
@@ -195,6 +224,11 @@ class Delivery:
             if loaded:
                 return loaded
         return []
+
+    def _end_of(self, priority: int) -> int:
+        if priority in self._full:
+            return self._journal.ledger.levels[priority].cursor
+        return self._core.end_of(priority)
 
     def _load_all(self, takes: list[Take]) -> list[tuple[Take, list[Record]]]:
         loaded: list[tuple[Take, list[Record]]] = []
@@ -216,19 +250,44 @@ class Delivery:
         lane, first, size, _, _ = take
         level = self._journal.ledger.levels.get(lane)
         if level is None or first < level.cursor:
-            return self._load_returned(Key(lane, first))
+            return self._load_returned(take)
         records = self._lanes[lane].run(first, size)
         if not records:
             self._pass_gap(lane, first)
             return []
         for place, record in enumerate(records):
-            if record.attr & HAS_TTL and self._is_outlived(
-                Key(lane, record.offset), record, settle=place == 0
-            ):
+            if not record.attr & TO_BE_LOOKED_AT:
+                continue
+            if group_of(record) is not None:
+                if not place:
+                    self._hold_back(lane, first)
+                return records[:place]
+            if self._is_outlived(Key(lane, record.offset), record, settle=place == 0):
                 return records[:place]
         return records
 
-    def _load_returned(self, key: Key) -> list[Record]:
+    def _hold_back(self, lane: int, first: int) -> None:
+        """Note the groups of neighbours that were never delivered; they come when it is their turn.
+
+        As many as there is room for. If there is none, the lane waits, but for what can come now.
+        """
+        ledger = self._journal.ledger
+        count = min(GROUPED_ITEMS_MAX, self._core.end_of(lane) - first)
+        digests: list[bytes] = []
+        for record in self._lanes[lane].run(first, count):
+            digest = group_of(record)
+            if digest is None:
+                break
+            digests.append(digest)
+        room = HELD_MAX - ledger.held_back
+        if room <= 0 and not ledger.groups.has_place(digests[0]):
+            self._full.add(lane)
+            return
+        self._journal.write(events.Grouped(lane, first, 0, tuple(digests[: max(1, room)])))
+
+    def _load_returned(self, take: Take) -> list[Record]:
+        key = Key(take.lane, take.first)
+        ledger = self._journal.ledger
         try:
             record = self._core.record_of(key)
         except UNREADABLE as error:
@@ -236,7 +295,14 @@ class Delivery:
             how = How.DAMAGED if is_damage(error) else How.LOST
             self._core.settling.give_up(key, how)
             return []
-        if record.attr & HAS_TTL and self._is_outlived(key, record, settle=True):
+        if record.attr & HAS_GROUP and key not in ledger.groups.of:
+            # Pushed with a delay, redriven, or noted by an event that is lost.
+            digest = group_of(record)
+            if digest is not None:
+                self._journal.write(events.Grouped(*key, 0, (digest,)))
+                ledger.put_back([take])
+                return []
+        if self._is_outlived(key, record, settle=True):
             return []
         return [record]
 
@@ -260,8 +326,7 @@ class Delivery:
 
     def _is_outlived(self, key: Key, record: Record, *, settle: bool) -> bool:
         """Tell whether a message's time to live is over; with `settle`, deal with it then."""
-        prefix, _ = unpack_prefix(record.payload, record.attr)
-        if prefix.get("x", 0) > self._clock():
+        if not is_over(record, self._clock()):
             return False
         if settle:
             self._outlive(key, record)
@@ -282,3 +347,21 @@ class Delivery:
         else:
             self._journal.write(events.Passed(key.lane, key.offset, 1, how))
         self._core.upkeep.note(key.lane, key.offset, 1)
+
+
+def is_over(record: Record, now_us: int) -> bool:
+    """Tell whether a message has outlived its time to live.
+
+    A dead letter has no such time any more: who is redriven comes all the same.
+    """
+    if not record.attr & HAS_TTL:
+        return False
+    return unpack_prefix(record.payload, record.attr)[0].get("x", 0) <= now_us
+
+
+def group_of(record: Record) -> bytes | None:
+    """Return what stands for a message's group in the ledger; None if it has none."""
+    if not record.attr & HAS_GROUP:
+        return None
+    group = unpack_prefix(record.payload, record.attr)[0].get("g")
+    return None if group is None else digest_of(group)

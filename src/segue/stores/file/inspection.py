@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING, Final
 
-from segue.delivery.events import ASIDE, Take
-from segue.delivery.message import HAS_TTL, Key, Message, message_from
+from segue.delivery.events import ASIDE, Cause, Take
+from segue.delivery.lines import Rest
+from segue.delivery.message import Key, Message, message_from
+from segue.delivery.message_groups import HELD_MAX
 from segue.errors import Damage, OffsetOutOfRange, RecordRemoved
 from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.stores.contract import Counts, LeaseInfo, QueueStats
+from segue.stores.file.delivering import group_of, is_over
 from segue.stores.file.state import Waiting, state_of
 from segue.stores.job import message_id
 
@@ -42,22 +45,46 @@ class Inspection:
         with core.turn():
             if core.ledger.paused:
                 return []
-            now_us = core.place.clock()
-            for key, record, attempt in self._waiting():
-                message = core.message(key, record, attempt)
-                # Who was redriven has outlived its time to live, and comes all the same.
-                if not record.attr & HAS_TTL or (message.expires_us or 0) > now_us:
-                    found.append(message)
+            for key, record, attempt, is_outlived in self._admitted():
+                if not is_outlived:
+                    found.append(core.message(key, record, attempt))
                 if len(found) == count:
                     break
         return found
 
+    def _admitted(self) -> "Iterator[tuple[Key, Record, int, bool]]":
+        """Yield what waits and its group lets come, and whether its time to live is over."""
+        core = self._core
+        now_us = core.place.clock()
+        groups = core.ledger.groups
+        admission = groups.admission()
+        held = 0
+        for take in core.ledger.waiting(core.end_of):
+            group = groups.of.get(Key(take.lane, take.first))
+            if group is not None and not admission.admits(group.digest, Key(take.lane, take.first)):
+                held += 1
+                continue
+            for key, record in self._messages(take):
+                digest = group_of(record)
+                if digest is not None and not admission.admits(digest, key):
+                    held += 1
+                    if held > HELD_MAX:
+                        break  # The lane waits.
+                    continue
+                is_outlived = is_over(record, now_us)
+                if digest is not None:
+                    admission.note(digest, key, settles=is_outlived)
+                yield key, record, take.attempt, is_outlived
+
     def _waiting(self) -> "Iterator[tuple[Key, Record, int]]":
         core = self._core
         for take in core.ledger.waiting(core.end_of):
-            for record in self._records(take):
-                offset = take.first if take.size == 1 else record.offset
-                yield Key(take.lane, offset), record, take.attempt
+            for key, record in self._messages(take):
+                yield key, record, take.attempt
+
+    def _messages(self, take: Take) -> "Iterator[tuple[Key, Record]]":
+        for record in self._records(take):
+            yield Key(take.lane, take.first if take.size == 1 else record.offset), record
 
     def _records(self, take: Take) -> "Iterator[Record]":
         core = self._core
@@ -80,7 +107,7 @@ class Inspection:
         with core.turn():
             ledger = core.ledger
             now_us, ticks_us = core.place.clock(), core.place.ticks()
-            oldest = next(self._waiting(), None)
+            oldest = next(self._admitted(), None)
             leases = [
                 LeaseInfo(
                     message_id=message_id(grant.lane, offset),
@@ -152,7 +179,8 @@ class Inspection:
         return key.lane if found is None else found.priority
 
     def _is_returned(self, key: Key) -> bool:
-        return key.lane == ASIDE or key.offset < self._core.ledger.levels[key.lane].cursor
+        found = self._core.ledger.find(key)
+        return isinstance(found, Rest) and (key.lane == ASIDE or found.cause != Cause.HELD)
 
 
 def _body(key: Key, record: Record) -> bytes:

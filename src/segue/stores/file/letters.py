@@ -149,6 +149,7 @@ def _letter(record: Record) -> DeadLetter:
             attempt=deliveries + prefix.get("a", 0),
             headers=MappingProxyType(prefix.get("h", {})),
             key=prefix.get("k"),
+            group=prefix.get("g"),
             pushed_us=prefix.get("t", 0),
             expires_us=prefix.get("x"),
         ),

@@ -63,6 +63,9 @@ class Letter:
         key = key_from(item.key)
         if key is not None:
             prefix["k"] = key
+        group = key_from(item.group, name="group")
+        if group is not None:
+            prefix["g"] = group
         lane = priority
         if delay_us:
             prefix["n"] = now_us + delay_us

@@ -78,6 +78,7 @@ class FileQueue:
         ttl: Duration | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
         wait: Duration | None = None,
     ) -> MessageId:
         """Push one message and return its id."""
@@ -89,6 +90,7 @@ class FileQueue:
             and ttl is None
             and key is None
             and headers is None
+            and group is None
             and wait is None
             and core.is_plain
         ):
@@ -103,7 +105,15 @@ class FileQueue:
             except (ValueError, LogClosed):
                 core.look_at_rules()  # Closed by another thread, or by a fork: this says which.
                 raise
-        item = Item(body=body, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
+        item = Item(
+            body=body,
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            key=key,
+            headers=headers,
+            group=group,
+        )
         return self._pusher.push([item], wait)[0]
 
     def push_many(

@@ -18,7 +18,14 @@ from segue.delivery.events import (
     pack_settlement,
 )
 from segue.delivery.lines import Grant, Rest
-from segue.delivery.message import PREFIX_MASK, Key, Prefix, pack_message, unpack_prefix
+from segue.delivery.message import (
+    HAS_GROUP,
+    PREFIX_MASK,
+    Key,
+    Prefix,
+    pack_message,
+    unpack_prefix,
+)
 from segue.errors import LeaseLost
 from segue.log.layout import Offset
 from segue.log.record import Record
@@ -178,7 +185,7 @@ class Settling:
             letter["s"] = since
         payload, attr = pack_message(body, letter)
         # Before the event: a letter nobody knows of is nothing, a message nobody has is lost.
-        at = core.lanes.dead.append(payload, attr=attr & PREFIX_MASK)
+        at = core.lanes.dead.append(payload, attr=attr & (PREFIX_MASK | HAS_GROUP))
         self._journal.write(events.Buried(key.lane, key.offset, at, cause))
         core.upkeep.note(key.lane, key.offset, 1)
 
