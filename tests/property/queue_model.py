@@ -1,5 +1,7 @@
 """What a queue is, as plain lists and dicts: the model that the real one is held against."""
 
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +17,7 @@ class MessageModel:
     priority: int
     expires_us: int | None
     not_before_us: int
+    group: str | None = None
     state: State = "waiting"
     deliveries: int = 0
     """How many deliveries were counted."""
@@ -22,6 +25,8 @@ class MessageModel:
     """How many of them a redrive has forgiven."""
     is_new: bool = True
     """Whether it is still where it was pushed to."""
+    has_place: bool = False
+    """Whether it was delivered and comes before others of its group."""
     token: int = 0
     deadline_us: int = 0
 
@@ -38,6 +43,11 @@ class MessageModel:
         """Where it stands: by priority, returned before new, returned before due."""
         rank = max(1, self.not_before_us) if self.is_aside else 0
         return self.priority, self.is_new and not self.is_aside, rank, self.offset
+
+    def state_now(self, now_us: int) -> str:
+        if self.state != "waiting":
+            return self.state
+        return "ready" if self.not_before_us <= now_us else "delayed"
 
     def is_outlived(self, now_us: int) -> bool:
         return self.expires_us is not None and self.expires_us <= now_us
@@ -56,6 +66,14 @@ class QueueModel:
     """Receipts of leases that have ended."""
     token: int = 0
     paused: bool = False
+    places: int = 1
+    """How many of a group may be out at once."""
+    interval_us: int = 0
+    """How long it takes to earn one delivery; 0 if they cost nothing."""
+    burst: int = 1
+    saved_us: int = 0
+    """What is saved for deliveries: a bucket that holds as many as the burst."""
+    saved_at_us: int = 0
 
     def of(self, state: State) -> list[MessageModel]:
         return [message for message in self.messages.values() if message.state == state]
@@ -76,9 +94,71 @@ class QueueModel:
         waiting = [each for each in self.of("waiting") if each.not_before_us <= now_us]
         return sorted(waiting, key=lambda message: message.place)
 
+    def in_turn(
+        self, now_us: int, *, settles: bool = False, gone: Collection[str] = ()
+    ) -> Iterator[MessageModel]:
+        """Yield what groups let come in one step, outlived or not, in order."""
+        leased = Counter(each.group for each in self.of("leased"))
+        placed = Counter(
+            each.group
+            for each in [*self.of("leased"), *self.of("waiting")]
+            if each.has_place and each.id not in gone
+        )
+        for message in self.ready(now_us):
+            group = message.group
+            if message.id in gone:
+                continue
+            if group is not None:
+                is_full = not message.has_place and placed[group] >= self.places
+                if is_full or leased[group] >= self.places:
+                    continue
+                if settles or message.is_outlived(now_us):
+                    placed[group] -= message.has_place
+                else:
+                    placed[group] += not message.has_place
+                    leased[group] += 1
+            yield message
+
     def deliverable(self, now_us: int) -> list[MessageModel]:
         """Return what would be delivered, in order."""
-        return [message for message in self.ready(now_us) if not message.is_outlived(now_us)]
+        return [message for message in self.in_turn(now_us) if not message.is_outlived(now_us)]
+
+    def delivery(
+        self, now_us: int, *, settles: bool
+    ) -> tuple[list[MessageModel], list[MessageModel]]:
+        """Return what one step delivers at most, and what it finds outlived before that."""
+        gone: list[MessageModel] = []
+        while True:
+            found: list[MessageModel] = []
+            for message in self.in_turn(now_us, settles=settles, gone=[m.id for m in gone]):
+                if not message.is_outlived(now_us):
+                    found.append(message)
+                elif found:
+                    return found, gone
+                else:
+                    gone.append(message)
+                    break
+            else:
+                return found, gone
+
+    # The rate ------------------------------------------------------------------------------
+
+    def set_rate(self, interval_us: int, burst: int) -> None:
+        if (interval_us, burst) != (self.interval_us, self.burst):
+            self.interval_us, self.burst = interval_us, burst
+            self.fill()
+
+    def fill(self) -> None:
+        """A new rate, or a new start of the machine, begins with all that can be saved."""
+        self.saved_us = self.burst * self.interval_us
+
+    def allowed(self, ticks_us: int, count: int) -> int:
+        if not self.interval_us:
+            return count
+        earned_us = ticks_us - self.saved_at_us
+        self.saved_us = min(self.burst * self.interval_us, self.saved_us + earned_us)
+        self.saved_at_us = ticks_us
+        return min(count, self.saved_us // self.interval_us)
 
     def counts(self, now_us: int) -> tuple[int, int, int, int]:
         ready = len(self.ready(now_us))
@@ -90,6 +170,7 @@ class QueueModel:
         message.state = "leased"
         message.deliveries += 1
         message.is_new = False
+        message.has_place = True
         message.token = token
         message.deadline_us = deadline_us
 
@@ -99,6 +180,7 @@ class QueueModel:
     def end_lease(self, message: MessageModel, state: State, not_before_us: int = 0) -> None:
         self.stale.append(self.receipt(message))
         message.state = state
+        message.has_place = state == "waiting"
         message.not_before_us = not_before_us
         if state == "dead":
             self.dead.append(message.id)
@@ -119,6 +201,7 @@ class QueueModel:
 
     def outlive(self, message: MessageModel) -> None:
         message.state = "dead"
+        message.has_place = False
         message.is_new = False
         self.dead.append(message.id)
 

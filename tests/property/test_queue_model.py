@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from segue import Item, QueueRules
 from segue.errors import LeaseLost, QueueEmpty
 from segue.stores.contract import Outcome, Queue, Store
-from segue.stores.file import core, journal, upkeep
+from segue.stores.file import core, delivering, journal, upkeep
 from tests.contract.worlds import FileWorld
 from tests.property.queue_model import MessageModel, QueueModel
 
@@ -25,6 +26,9 @@ PRIORITIES = st.sampled_from([0, 0, 0, 1, 5])
 TTLS = st.none() | st.integers(min_value=1, max_value=30)
 DELAYS = st.none() | st.integers(min_value=1, max_value=15)
 KEYS = st.none() | st.sampled_from("ab")
+GROUPS = st.none() | st.sampled_from("xyz")
+LIMITS = st.sampled_from([(0, 1), (0, 1), (0, 1), (1, 2), (2, 1), (5, 3)])
+"""Seconds between deliveries, and how many may come at once."""
 COUNTS = st.integers(min_value=1, max_value=5)
 Action = Literal["ack", "extend", "release", "fail", "dead"]
 ACTIONS: st.SearchStrategy[tuple[Action, int | None]] = st.tuples(
@@ -38,19 +42,21 @@ RULES = QueueRules(
     segment_items=3,
 )
 ITEMS = st.builds(
-    lambda priority, delay, ttl, key: Item(
-        body=b"", priority=priority, delay=delay, ttl=ttl, key=key
+    lambda priority, delay, ttl, key, group: Item(
+        body=b"", priority=priority, delay=delay, ttl=ttl, key=key, group=group
     ),
     PRIORITIES,
     DELAYS,
     TTLS,
     KEYS,
+    GROUPS,
 )
 SMALL = [
     (journal, "CHECKPOINT_EVENTS", 12),
     (journal, "CHECKPOINT_BATCH", 5),
     (journal, "FETCH_EVENTS", 3),
     (core, "ABSORB_ITEMS", 2),
+    (delivering, "GROUPED_ITEMS_MAX", 2),
     (upkeep, "TIDY_EVERY_ITEMS", 4),
     (upkeep, "PINNED_SEGMENTS_MAX", 1),
     (upkeep, "CARRY_SEGMENTS_MAX", 2),
@@ -101,6 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
             priority=item.priority,
             expires_us=self.moment(item.ttl),
             not_before_us=self.moment(item.delay) or 0,
+            group=item.group,
         )
         assert message.is_aside == (item.delay is not None)
         self.model.push(message, item.key, now_us)
@@ -123,13 +130,19 @@ class QueueMachine(RuleBasedStateMachine):
             delay=item.delay,
             ttl=item.ttl,
             key=item.key,
+            group=item.group,
         )
 
     @rule(handle=HANDLES, item=ITEMS)
     def push(self, handle: int, item: Item) -> None:
         item = self.numbered(item)
         id_ = self.look(handle).push(
-            item.body, priority=item.priority, delay=item.delay, ttl=item.ttl, key=item.key
+            item.body,
+            priority=item.priority,
+            delay=item.delay,
+            ttl=item.ttl,
+            key=item.key,
+            group=item.group,
         )
         self.expect(item, id_)
 
@@ -139,33 +152,47 @@ class QueueMachine(RuleBasedStateMachine):
         for item, id_ in zip(items, self.look(handle).push_many(items), strict=True):
             self.expect(item, id_)
 
-    @rule(handle=HANDLES, count=st.integers(1, 12), priority=PRIORITIES)
-    def push_several(self, handle: int, count: int, priority: int) -> None:
+    @rule(handle=HANDLES, count=st.integers(1, 12), priority=PRIORITIES, group=GROUPS)
+    def push_several(self, handle: int, count: int, priority: int, group: str | None) -> None:
         """Make the queue grow faster than single steps would."""
         for _ in range(count):
-            self.push(handle, Item(body=b"", priority=priority))
+            self.push(handle, Item(body=b"", priority=priority, group=group))
 
     # Delivering ----------------------------------------------------------------------------
 
-    def expect_delivery(self, found: list[tuple[str, bytes, int, int]], count: int) -> None:
+    def next_delivery(
+        self, count: int, *, settles: bool
+    ) -> tuple[list[MessageModel], list[MessageModel]]:
+        """Return what comes next if `count` are asked for, and what is outlived before that."""
+        allowed = self.model.allowed(self.clock.ticks(), count)
+        if self.model.paused or not allowed:
+            return [], []
+        found, gone = self.model.delivery(self.clock(), settles=settles)
+        return found[:allowed], gone
+
+    def expect_delivery(
+        self, found: list[tuple[str, bytes, int, int]], count: int, *, settles: bool = False
+    ) -> None:
         """Check that these come next, and take in what was found outlived on the way."""
         now_us = self.clock()
         model = self.model
-        ready = [] if model.paused else model.ready(now_us)
-        deliverable = [message for message in ready if not message.is_outlived(now_us)]
+        deliverable, gone = self.next_delivery(count, settles=settles)
         expected = [
             (message.id, message.body, message.priority, message.deliveries + 1)
             for message in deliverable
         ]
         note(f"delivered {found}")
         assert found == expected[: len(found)]
-        assert len(found) <= count
         assert bool(found) == bool(expected)
-        last = ready.index(deliverable[len(found) - 1]) if found else len(ready)
+        in_turn = list(model.in_turn(now_us, settles=settles, gone=[each.id for each in gone]))
+        for message in gone:
+            model.outlive(message)
         dead = {letter.message.id for letter in self.handles[0].dead_letters()}
-        for place, message in enumerate(ready):
-            if message.is_outlived(now_us) and (place < last or message.id in dead):
+        for message in in_turn:
+            # Met behind those that came, and dealt with or not.
+            if message.is_outlived(now_us) and message.id in dead:
                 model.outlive(message)
+        model.saved_us -= len(found) * model.interval_us
 
     @rule(handle=HANDLES, count=COUNTS, seconds=st.integers(min_value=1, max_value=20))
     def lease(self, handle: int, count: int, seconds: int) -> None:
@@ -178,10 +205,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.token = max([self.model.token, *[job.token for job in jobs]])
 
     @rule(handle=HANDLES)
-    def lease_one(self, handle: int) -> None:
-        now_us = self.clock()
+    def wait(self, handle: int) -> None:
+        """Ask whether there is something, and take nothing."""
         queue = self.look(handle)
-        if not self.model.paused and self.model.deliverable(now_us):
+        expected, gone = self.next_delivery(1, settles=False)
+        assert queue.wait(0) == bool(expected)
+        for message in gone:
+            self.model.outlive(message)
+
+    @rule(handle=HANDLES)
+    def lease_one(self, handle: int) -> None:
+        queue = self.look(handle)
+        if self.next_delivery(1, settles=False)[0]:
             job = queue.lease(ttl=10)
             self.expect_delivery([(job.id, job.body, job.priority, job.attempt)], 1)
             assert job.token > self.model.token
@@ -197,7 +232,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES, count=COUNTS)
     def pop(self, handle: int, count: int) -> None:
         messages = self.look(handle).pop_many(count)
-        self.expect_delivery([(m.id, m.body, m.priority, m.attempt) for m in messages], count)
+        found = [(str(m.id), m.body, m.priority, m.attempt) for m in messages]
+        self.expect_delivery(found, count, settles=True)
         for message in messages:
             self.model.messages[message.id].state = "done"
 
@@ -278,6 +314,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Operating -----------------------------------------------------------------------------
 
+    @rule(handle=HANDLES, limit=LIMITS, places=st.sampled_from([1, 1, 2, 3]))
+    def configure(self, handle: int, limit: tuple[int, int], places: int) -> None:
+        seconds, burst = limit
+        rate = 1 / seconds if seconds else None
+        rules = replace(RULES, rate=rate, rate_burst=burst, group_concurrency=places)
+        self.look(handle).configure(rules)
+        self.model.places = places
+        self.model.set_rate(seconds * 1_000_000, burst)
+
     @rule(handle=HANDLES, other=HANDLES)
     def pause_and_resume(self, handle: int, other: int) -> None:
         self.look(handle).pause()
@@ -346,6 +391,7 @@ class QueueMachine(RuleBasedStateMachine):
         for handle in range(3):
             self.open(handle)
         self.model.end_all_leases()
+        self.model.fill()
 
     def open(self, handle: int) -> None:
         self.stores[handle] = self.world.open()
@@ -370,6 +416,16 @@ class QueueMachine(RuleBasedStateMachine):
         shown = self.look((self.steps + 1) % 3).peek(10_000)
         found = [(message.id, message.body, message.attempt) for message in shown]
         assert found == ([] if self.model.paused else expected)
+
+    @invariant()
+    def everybody_is_listed(self) -> None:
+        now_us = self.clock()
+        queue = self.look((self.steps + 1) % 3)
+        found = [(each.message.id, each.state) for each in queue.browse(limit=10_000)]
+        alive = [*self.model.of("leased"), *self.model.of("waiting")]
+        alive.sort(key=lambda each: (each.is_aside, each.id.split("-")[0], each.offset))
+        dead = [(letter.message.id, "dead") for letter in queue.dead_letters()]
+        assert found == [(each.id, each.state_now(now_us)) for each in alive] + dead
 
     @invariant()
     def the_dead_are_dead(self) -> None:
