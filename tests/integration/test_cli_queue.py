@@ -107,6 +107,20 @@ def test_everything_a_message_carries_comes_out_again(store: Path) -> None:
     assert message["body"] == "x"
 
 
+def test_messages_of_a_group_come_one_by_one(store: Path) -> None:
+    """Whoever leases meanwhile gets others."""
+    push(store, "a1", "a2", "--group", "a")
+    push(store, "b1")
+    receipts = lease(store, "-n", "9")
+    left = ask("queue", "peek", store, "jobs", "-n", "9")
+    ask("queue", "ack", store, "jobs", *receipts)
+    message = ask("queue", "peek", store, "jobs", "--json").json
+
+    assert [receipt.split("/")[0] for receipt in receipts] == ["0-0", "0-2"]
+    assert left.out == b""
+    assert (message["body"], message["group"]) == ("a2", "a")
+
+
 def test_a_body_that_is_no_text_is_base64_in_json(store: Path) -> None:
     """JSON has no bytes."""
     ask("queue", "push", store, "jobs", "-", stdin=b"\xff\x00")
@@ -154,6 +168,7 @@ def test_a_full_queue_has_a_code_of_its_own(store: Path) -> None:
         ["a", "--header", "novalue"],
         ["a", "--header", "=x"],
         ["a", "--ttl", "0"],
+        ["a", "--group", ""],
     ],
 )
 def test_a_wrong_argument_pushes_nothing(store: Path, words: list[str]) -> None:
@@ -285,6 +300,46 @@ def test_stats_shows_counts_priorities_and_leases(store: Path) -> None:
     ]
     [shown] = [line for line in answer.fields if line[0] == "lease"]
     assert shown[1:4] == [receipt, "ada", "1"]
+
+
+def test_one_message_is_shown_until_it_is_settled(store: Path) -> None:
+    """With who holds it, or why it came back."""
+    (id_,) = push(store, "x", "--group", "g", "--header", "a=1")
+    (receipt,) = lease(store, "--owner", "ada", "--ttl", "1h")
+    held = dict(ask("queue", "show", store, "jobs", id_).fields)
+    ask("queue", "nack", store, "jobs", receipt, "--reason", "no paper", "--delay", "1h")
+    document = ask("queue", "show", store, "jobs", id_, "--json").json
+    ask("queue", "purge", store, "jobs", "--yes")
+    gone = ask("queue", "show", store, "jobs", id_)
+
+    assert (held["state"], held["owner"], held["tries"]) == ("leased", "ada", "1")
+    assert (held["group"], held["header a"], held["body"]) == ("g", "1", "x")
+    assert (document["state"], document["reason"], document["tries"]) == ("delayed", "no paper", 1)
+    assert isinstance(document["due"], str)
+    assert (gone.code, gone.out) == (ExitCode.NOT_FOUND, b"")
+    assert ask("queue", "show", store, "jobs", "seventeen").code == ExitCode.USAGE
+
+
+def test_what_is_not_settled_is_listed_page_by_page(store: Path) -> None:
+    """By state, and as JSON an object each."""
+    push(store, "one", "two", "three")
+    push(store, "later", "--delay", "1h")
+    (receipt,) = lease(store)
+    ask("queue", "nack", store, "jobs", receipt, "--outcome", "dead", "--reason", "no use")
+    listed = ask("queue", "browse", store, "jobs")
+    page = ask("queue", "browse", store, "jobs", "--limit", "1", "--after", "0-1")
+    dead = ask("queue", "browse", store, "jobs", "--state", "dead", "--json").json
+
+    assert [row[:2] for row in listed.fields] == [
+        ["0-1", "ready"],
+        ["0-2", "ready"],
+        ["later-0", "delayed"],
+        ["0-0", "dead"],
+    ]
+    assert [row[0] for row in page.fields] == ["0-2"]
+    assert (dead["id"], dead["reason"], dead["body"]) == ("0-0", "no use", "one")
+    assert ask("queue", "browse", store, "jobs", "--state", "gone").code == ExitCode.USAGE
+    assert ask("queue", "browse", store, "jobs", "--limit", "0").code == ExitCode.USAGE
 
 
 def test_state_is_shaped_as_the_ancestors_was(store: Path) -> None:
@@ -421,6 +476,20 @@ def test_rules_are_shown_and_changed(store: Path) -> None:
     assert (rules["keep_seconds"], rules["keep_bytes"]) == (604_800.0, 4096)
 
 
+def test_how_fast_messages_come_is_a_rule(store: Path) -> None:
+    """For everybody who takes any."""
+    flow = ["--rate", "0.001", "--rate-burst", "2", "--group-concurrency", "3"]
+    shown = ask("queue", "rules", store, "jobs", *flow, "--json").json
+    push(store, "one", "two", "three")
+    taken = ask("queue", "pop", store, "jobs", "-n", "9")
+    empty = ask("queue", "pop", store, "jobs")
+    ask("queue", "rules", store, "jobs", "--rate", "none")
+
+    assert (shown["rate"], shown["rate_burst"], shown["group_concurrency"]) == (0.001, 2, 3)
+    assert (taken.lines, empty.code) == (["one", "two"], ExitCode.EMPTY)
+    assert ask("queue", "pop", store, "jobs").lines == ["three"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -430,6 +499,10 @@ def test_rules_are_shown_and_changed(store: Path) -> None:
         ["--lease-ttl", "none"],
         ["--backoff-jitter", "2"],
         ["--keep-bytes", "4 elephants"],
+        ["--rate", "0"],
+        ["--rate", "fast"],
+        ["--rate-burst", "none"],
+        ["--group-concurrency", "0"],
     ],
 )
 def test_rules_that_make_no_sense_make_no_queue(store: Path, words: list[str]) -> None:

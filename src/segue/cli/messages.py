@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from segue.cli.output import Json
+from segue.cli.output import Json, is_terminal
 from segue.cli.payloads import NEWLINE, NUL, bytes_json, bytes_output, json_line
 from segue.cli.text import iso_time
 
 if TYPE_CHECKING:
     from segue.delivery.message import Message
+
+PREVIEW_CHARACTERS_MAX: Final = 60
+"""How much of a body people are shown in a table."""
 
 
 class MessageWriter:
@@ -49,6 +52,15 @@ def message_json(message: "Message") -> dict[str, Json]:
         "pushed": iso_time(message.pushed_us),
         "expires": None if message.expires_us is None else iso_time(message.expires_us),
         "key": message.key,
+        "group": message.group,
         "headers": dict(message.headers),
         **bytes_json("body", message.body),
     }
+
+
+def preview(body: bytes) -> str:
+    """Return a body as text: its beginning on a terminal, all of it elsewhere."""
+    text = body.decode(errors="backslashreplace")
+    if not is_terminal() or len(text) <= PREVIEW_CHARACTERS_MAX:
+        return text
+    return text[: PREVIEW_CHARACTERS_MAX - 1] + "…"

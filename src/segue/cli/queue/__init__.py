@@ -4,6 +4,7 @@ push.py      messages in
 take.py      messages out, for good or on lease, and looking at them
 settle.py    what becomes of a lease, by its receipt
 look.py      which queues there are and how they stand
+find.py      how one message stands, and which are not settled
 letters.py   dead letters
 operate.py   what an operator does to a whole queue
 rules.py     how a queue behaves
@@ -14,6 +15,7 @@ from typing import Final
 
 import typer
 
+from segue.cli.queue.find import browse, show
 from segue.cli.queue.letters import dead, discard, redrive
 from segue.cli.queue.look import ls, state, stats
 from segue.cli.queue.operate import pause, purge, replay, resume, rm
@@ -23,7 +25,7 @@ from segue.cli.queue.settle import ack, extend, nack
 from segue.cli.queue.take import history, lease, peek, pop
 
 _VERBS: Final[tuple[Callable[..., None], ...]] = (
-    *(ls, push, pop, lease, ack, nack, extend, peek, stats, state),
+    *(ls, push, pop, lease, ack, nack, extend, peek, show, browse, stats, state),
     *(dead, redrive, discard, history, replay, rules, pause, resume, purge, rm),
 )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from segue.cli.arguments import JsonOption
-from segue.cli.messages import message_json
-from segue.cli.output import Column, Facts, Kind, Rows, is_terminal, progress, show
+from segue.cli.messages import message_json, preview
+from segue.cli.output import Column, Facts, Kind, Rows, progress, show
 from segue.cli.payloads import bytes_output, json_line
 from segue.cli.store_arguments import (
     PriorityOption,
@@ -24,9 +24,6 @@ from segue.cli.text import iso_time
 if TYPE_CHECKING:
     from segue.delivery.message import DeadLetter
     from segue.stores.contract import Queue
-
-PREVIEW_CHARACTERS_MAX: Final = 60
-"""How much of a body people are shown in a table."""
 
 _COLUMNS: Final = (
     Column("id"),
@@ -129,7 +126,7 @@ def dead(
                 letter.reason or None,
                 letter.deliveries,
                 letter.died_us,
-                _preview(letter.message.body),
+                preview(letter.message.body),
             )
             for letter in letters
         ]
@@ -232,10 +229,3 @@ def _discard(
             return is_chosen
 
         return queue.discard(where=chosen, limit=limit)
-
-
-def _preview(body: bytes) -> str:
-    text = body.decode(errors="backslashreplace")
-    if not is_terminal() or len(text) <= PREVIEW_CHARACTERS_MAX:
-        return text
-    return text[: PREVIEW_CHARACTERS_MAX - 1] + "…"

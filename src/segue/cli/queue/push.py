@@ -126,6 +126,12 @@ def push(
             show_default=False,
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Deliver messages of this group in order, few at a time.", show_default=False
+        ),
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="May be repeated.", show_default=False),
@@ -159,7 +165,7 @@ def push(
         raise typer.BadParameter("give either messages, or -, or --lines", param_hint="BODY")
     if key is not None and (lines or len(bodies or ()) > 1):
         raise typer.BadParameter("a key is that of one message", param_hint="--key")
-    common = _Common(priority, delay, ttl, key, parsing.headers(header))
+    common = _Common(priority, delay, ttl, key, group, parsing.headers(header))
     with opened_queue(path, name, create=True, sync=sync) as queue:
         pushed = _Pushed(path, name, as_json=as_json)
         try:
@@ -182,12 +188,14 @@ class _Common:
         delay: float | None,
         ttl: float | None,
         key: str | None,
+        group: str | None,
         headers: Mapping[str, str] | None,
     ) -> None:
         self._priority = priority
         self._delay = delay
         self._ttl = ttl
         self._key = key
+        self._group = group
         self._headers = headers
 
     def items(self, bodies: list[bytes]) -> list["Item"]:
@@ -201,6 +209,7 @@ class _Common:
                 ttl=self._ttl,
                 key=self._key,
                 headers=self._headers,
+                group=self._group,
             )
             for body in bodies
         ]

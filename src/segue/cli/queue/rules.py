@@ -58,6 +58,15 @@ def rules(
     segment_items: Annotated[
         str | None, _option("N|none", "Messages per segment, on disk and in 'state'.")
     ] = None,
+    group_concurrency: Annotated[
+        str | None, _option("N", "How many messages of one group may be out at once.")
+    ] = None,
+    rate: Annotated[
+        str | None, _option("N|none", "How many messages a second are delivered.")
+    ] = None,
+    rate_burst: Annotated[
+        str | None, _option("N", "How many of them at once, after a rest.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the rules of a queue, or change some of them.
@@ -69,6 +78,7 @@ def rules(
     Examples:
       segue queue rules data mail
       segue queue rules data mail --capacity 10000 --on-full drop_oldest --keep-seconds 7d
+      segue queue rules data mail --rate 50 --rate-burst 100
     """
     texts = {
         "lease_ttl": lease_ttl,
@@ -84,6 +94,9 @@ def rules(
         "keep_seconds": keep_seconds,
         "keep_bytes": keep_bytes,
         "segment_items": segment_items,
+        "group_concurrency": group_concurrency,
+        "rate": rate,
+        "rate_burst": rate_burst,
     }
     changes = {field: _parsed(field, text) for field, text in texts.items() if text is not None}
     _changed(QueueRules(), changes)  # What nobody would take makes no queue.
@@ -132,6 +145,9 @@ _PARSERS: Final[dict[str, Callable[[str], Value]]] = {
     "keep_seconds": parsing.duration,
     "keep_bytes": parsing.size,
     "segment_items": _number,
+    "group_concurrency": _number,
+    "rate": _fraction,
+    "rate_burst": _number,
 }
 _KINDS: Final[dict[Callable[[str], Value], Kind]] = {
     parsing.duration: Kind.SECONDS,
@@ -147,6 +163,7 @@ _OPTIONAL: Final = {
     "keep_seconds",
     "keep_bytes",
     "segment_items",
+    "rate",
 }
 
 
