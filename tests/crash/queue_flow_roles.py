@@ -14,11 +14,12 @@ CHECKPOINT_EVENTS: Final = 120
 WORK_SECONDS_MAX: Final = 0.01
 
 
-def work_in_groups(_: Channel, root: Path, diary: Path, ttl: float, seed: int) -> None:
+def work_in_groups(channel: Channel, root: Path, diary: Path, ttl: float, seed: int) -> None:
     """Lease, note whose turn it is in a diary that all share, work a little, ack or fail."""
     chance = random.Random(seed)
     queue = open_queue(root, checkpoint_events=CHECKPOINT_EVENTS)
     fd = os.open(diary, os.O_WRONLY | os.O_APPEND)
+    channel.report("ready")
     for _ in range(STEPS_MAX):
         jobs = queue.lease_many(chance.choice([1, 1, 4]), ttl=ttl, wait=None)
         # One write, and at once: the order of lines is that of the deliveries.

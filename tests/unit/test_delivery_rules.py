@@ -78,6 +78,9 @@ def test_rules_are_read_as_they_were_written() -> None:
         keep_seconds=60,
         keep_bytes=1_000,
         segment_items=10,
+        group_concurrency=4,
+        rate=12.5,
+        rate_burst=3,
     )
     changed = [field.name for field in fields(rules) if getattr(rules, field.name) != field.default]
 

@@ -259,7 +259,7 @@ def check_rows(store: FileStore, name: str = "jobs") -> list[Row]:
     for lease in stats.leases:
         assert by_id[lease.message_id]["state"] == "leased"
         assert by_id[lease.message_id]["attempt"] == lease.attempt
-    waiting = queue.peek(1000)
+    waiting = [status.message for status in queue.browse(state="ready", limit=1000)]
     ready = {row["message_id"]: row["expires"] for row in _in(rows, "ready")}
     # What has outlived its time counts as ready until its turn comes, if it was not redriven.
     now = moment(store.place.clock())
@@ -383,6 +383,32 @@ def test_every_state_of_a_message_is_told(store: FileStore, manual: ManualClock)
     assert told[4][0] == "ready"
     assert told[5][0] == "settled"
     assert len(rows) == 10
+
+
+def test_messages_of_groups_are_told_like_any_others(store: FileStore) -> None:
+    """Also those that wait for others of their group, and those that died and came back."""
+    queue = store.queue("jobs", KEEPING)
+    queue.push_many(
+        [Item(body=b"%d" % number, group="ab"[number % 2], key=str(number)) for number in range(8)]
+    )
+    queue.push(b"later", delay=60, group="a", headers={"h": "1"})
+    check_rows(store)
+    queue.lease().bury("broken")
+    queue.lease().fail("no luck", delay=60)
+    job = queue.lease()
+    assert (job.body, queue.wait(0)) == (b"2", False)
+    check_rows(store)
+    queue.redrive()
+    job.ack()
+    rows = {row["value"]: row for row in check_rows(store)}
+
+    assert [rows[b"%d" % number]["state"] for number in range(4)] == [
+        "ready",
+        "delayed",
+        "settled",
+        "ready",
+    ]
+    assert (rows[b"3"]["attempt"], rows[b"3"]["cause"], rows[b"3"]["key"]) == (0, None, "3")
 
 
 def test_what_came_due_is_ready_once_the_queue_says_so(

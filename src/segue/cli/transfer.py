@@ -119,7 +119,7 @@ def export(
 
     The JSON has metadata, and queue_<priority>_seg_<number> with their items. It takes nothing out
     of the queue. What is leased, delayed or dead is left out, with a warning that says how much
-    that is; headers, keys and times to live have no place in the format.
+    that is; headers, keys, groups and times to live have no place in it.
 
     \b
     Examples:

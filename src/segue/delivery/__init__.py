@@ -7,6 +7,8 @@
     events.py     what happens to messages, as records of the ledger
     ledger.py     the state of a queue: events in, answers out
     lines.py      who holds a message, or which line it is in
+    message_groups.py  who may come next of a group
+    rate.py       how many may come now
     keeping.py    which settled messages are kept
     retry.py      how long a failed message waits
     ranges.py     sets of offsets, kept as runs

@@ -136,7 +136,7 @@ class Lines:
         self.groups = MessageGroups()
         self.held_back = 0
         """How many of the ready ones are known to have to wait for others of their groups."""
-        self.due: list[Entry] = []
+        self.due: list[tuple[int, int, int, int, Rest]] = []
         self.deadlines: list[tuple[int, int, Grant]] = []
         self._numbers = count()
 

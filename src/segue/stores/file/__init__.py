@@ -13,6 +13,7 @@
     history.py     what is still kept
     upkeep.py      giving space back
     inspection.py  looking at a queue, and state.py: in the words of its ancestors
+    browsing.py    how single messages stand, and page after page of them
     ring*.py       the ring
     lock.py        the lock
 

@@ -272,18 +272,18 @@ class Delivery:
         As many as there is room for. If there is none, the lane waits, but for what can come now.
         """
         ledger = self._journal.ledger
-        count = min(GROUPED_ITEMS_MAX, self._core.end_of(lane) - first)
+        room = max(1, HELD_MAX - ledger.held_back)
+        count = min(room, GROUPED_ITEMS_MAX, self._core.end_of(lane) - first)
         digests: list[bytes] = []
         for record in self._lanes[lane].run(first, count):
             digest = group_of(record)
             if digest is None:
                 break
             digests.append(digest)
-        room = HELD_MAX - ledger.held_back
-        if room <= 0 and not ledger.groups.has_place(digests[0]):
+        if ledger.held_back >= HELD_MAX and not ledger.groups.has_place(digests[0]):
             self._full.add(lane)
             return
-        self._journal.write(events.Grouped(lane, first, 0, tuple(digests[: max(1, room)])))
+        self._journal.write(events.Grouped(lane, first, 0, tuple(digests)))
 
     def _load_returned(self, take: Take) -> list[Record]:
         key = Key(take.lane, take.first)
