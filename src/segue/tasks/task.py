@@ -115,7 +115,7 @@ class Queued(Generic[P, R]):
             delay=self._delay(),
             ttl=options.ttl,
             key=self._unique_key(arguments),
-            # TEMP group=self._group(args, kwargs),
+            group=self._group(args, kwargs),
             headers=self.app.headers_for(rules.name, options.headers),
         )
 
@@ -133,7 +133,7 @@ class Queued(Generic[P, R]):
                     delay=item.delay,
                     ttl=item.ttl,
                     key=item.key,
-                    # TEMP group=item.group,
+                    group=item.group,
                     headers=item.headers,
                 )
             ]
