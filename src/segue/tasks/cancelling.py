@@ -20,22 +20,28 @@ class Cancellations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._topic = store.topic(CANCEL_TOPIC)
         self._requested: set[str] = set()
         self._next = 0
 
+    def prepare(self) -> None:
+        """Have the topic: looking at one that is not there takes longer than at one that is."""
+        if CANCEL_TOPIC not in self._store.topics():
+            self._topic = self._store.topic(CANCEL_TOPIC, partitions=1)
+
     def request(self, task_id: str) -> None:
         """Have a task not run, or stop; durable when it returns."""
-        self._store.topic(CANCEL_TOPIC).append(b"cancel", key=task_id)
+        self._topic.append(b"cancel", key=task_id)
 
     def forget(self, task_ids: Iterable[str]) -> None:
         """Note that requests were carried out, or came too late."""
         tombstones = [Event(value=None, key=task_id) for task_id in task_ids]
         if tombstones:
-            self._store.topic(CANCEL_TOPIC).append_many(tombstones)
+            self._topic.append_many(tombstones)
 
     def requested(self) -> set[str]:
         """Return the ids of all tasks that are to be cancelled, as of now."""
-        topic = self._store.topic(CANCEL_TOPIC)
+        topic = self._topic
         try:
             end = topic.offsets("latest")[0]
         except (TopicNotFound, KeyError):

@@ -52,8 +52,9 @@ class Desk:
         self.index = TaskIndex(self.log, _index_path(store), clock)
 
     def prepare(self) -> None:
-        """Have the log of events, so that there is something to append to."""
+        """Have the topics that workers append to and look at."""
         self.log.prepare(self.keep_seconds)
+        self.cancellations.prepare()
 
     # Asking --------------------------------------------------------------------------------
 

@@ -74,10 +74,7 @@ class EventLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    @property
-    def topic(self) -> Topic:
-        return self._store.topic(TASKS_TOPIC)
+        self.topic: Topic = store.topic(TASKS_TOPIC)
 
     def prepare(self, keep_seconds: float) -> None:
         """Have the topic, and have it keep events for so long at least."""
@@ -85,7 +82,7 @@ class EventLog:
         rules = self.topic.rules if exists else TopicRules()
         kept = rules.keep_seconds
         if not exists or (kept is not None and kept < keep_seconds):
-            self._store.topic(
+            self.topic = self._store.topic(
                 TASKS_TOPIC,
                 partitions=None if exists else 1,
                 rules=replace(rules, keep_seconds=keep_seconds),

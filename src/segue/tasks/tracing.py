@@ -4,51 +4,58 @@ The context of whoever queues a task travels in the message's headers, so that t
 is the child of the one it was queued in, whatever machine that was on.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from opentelemetry.trace import Tracer
 
 
 @cache
-def _tracer() -> "Tracer | None":
+def _trace() -> "ModuleType | None":
     try:
         from opentelemetry import trace
     except ImportError:
         return None
-    return trace.get_tracer("segue")
+    return trace
+
+
+def _tracer() -> "Tracer | None":
+    """Return what makes spans, None unless there is an SDK that takes them."""
+    trace = _trace()
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    tracer: Tracer = trace.get_tracer("segue")
+    return tracer
 
 
 def headers_of_span(given: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Return `given` with the current span in it, if there is one."""
-    if _tracer() is None:
+    trace = _trace()
+    if trace is None or not trace.get_current_span().get_span_context().is_valid:
         return given
-    from opentelemetry import trace
     from opentelemetry.propagate import inject
 
-    if not trace.get_current_span().get_span_context().is_valid:
-        return given
     headers = dict(given or {})
     inject(headers)
     return headers
 
 
-@contextmanager
 def span_of_run(
     task: str, task_id: str, attempt: int, headers: Mapping[str, str]
-) -> Iterator[None]:
-    """Have what happens in the block be a span of its own."""
+) -> AbstractContextManager[object]:
+    """Return what has the block it is entered for be a span of its own."""
     tracer = _tracer()
     if tracer is None:
-        yield
-        return
+        return _NO_SPAN
     from opentelemetry.propagate import extract
     from opentelemetry.trace import SpanKind
 
-    with tracer.start_as_current_span(
+    return tracer.start_as_current_span(
         f"task {task}",
         context=extract(dict(headers)),
         kind=SpanKind.CONSUMER,
@@ -59,5 +66,7 @@ def span_of_run(
             "segue.task": task,
             "segue.attempt": attempt,
         },
-    ):
-        yield
+    )
+
+
+_NO_SPAN: Final = nullcontext()

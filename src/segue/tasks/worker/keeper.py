@@ -79,6 +79,11 @@ class Keeper:
         self._progress.pop(id(run), None)
 
     @property
+    def count(self) -> int:
+        """How many runs are not settled."""
+        return len(self._runs)
+
+    @property
     def runs(self) -> list[Run]:
         """The runs that are not settled."""
         return list(self._runs.values())

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 500
+GATHER_SECONDS: Final = 0.003
 FULL_PAUSE_SECONDS: Final = 1.0
 MARGIN_SECONDS: Final = 1.0
 """A lease that ends sooner is renewed before anything is said of its run."""
@@ -63,6 +64,7 @@ class Settler:
         self._on_error = on_error
         self._waiting: SimpleQueue[Run | list[TaskEvent] | None] = SimpleQueue()
         self._chance = random.Random()
+        self._is_busy = False
         self._thread = threading.Thread(target=self._work, name="segue-settler", daemon=True)
 
     def start(self) -> None:
@@ -102,6 +104,9 @@ class Settler:
         events: list[TaskEvent] = []
         goes_on = True
         item = self._waiting.get()
+        if self._is_busy or self._keeper.count > 1 + self._waiting.qsize():
+            # Others are at work: what they finish in a moment is settled in the same step.
+            time.sleep(GATHER_SECONDS)
         while True:
             if item is None:
                 goes_on = False
@@ -116,6 +121,7 @@ class Settler:
                 item = self._waiting.get_nowait()
             except Empty:
                 break
+        self._is_busy = len(runs) > 1
         self._settle(runs, events)
         return goes_on
 
