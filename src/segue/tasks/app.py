@@ -14,7 +14,7 @@ from segue.delivery.retry import Backoff
 from segue.errors import InvalidArgument, TaskNotFound
 from segue.log.layout import checked_name
 from segue.log.options import Duration, SyncName
-from segue.stores.contract import Item, Queue, Store
+from segue.stores.contract import Queue, Store
 from segue.tasks.desk import Desk, split_id
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
@@ -40,9 +40,6 @@ from segue.tasks.tracing import headers_of_span
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-EagerRun = Callable[[Queued[Any, Any], str, Item], str]
-"""Runs a call at once in place of queuing it; returns the id it gives it."""
 
 
 class Decorator(Protocol):
@@ -88,7 +85,8 @@ class App:
         self.url = url
         self.clock = clock
         self.ticks = ticks
-        self.eager: EagerRun | None = None
+        self.on_queued: Callable[[], None] | None = None
+        """What to do each time something was queued: tests run it at once (segue.testing)."""
         self.weights = dict(weights or {})
         self.tasks: dict[str, TaskBase[Any, Any]] = {}
         self.schedules: dict[str, ScheduleEntry] = {}

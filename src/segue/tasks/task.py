@@ -121,9 +121,6 @@ class Queued(Generic[P, R]):
 
     def _push(self, items: list[Item]) -> list[Result[R]]:
         queue = self.app.queue_for(self._options.queue or self.rules.queue, self._options.tenant)
-        eager = self.app.eager
-        if eager is not None:
-            return [Result(self.app, self, eager(self, queue.name, item)) for item in items]
         if len(items) == 1:
             item = items[0]
             ids = [
@@ -139,6 +136,8 @@ class Queued(Generic[P, R]):
             ]
         else:
             ids = queue.push_many(items)
+        if self.app.on_queued is not None:
+            self.app.on_queued()
         return [Result(self.app, self, task_id(queue.name, each)) for each in ids]
 
     def _delay(self) -> float | None:

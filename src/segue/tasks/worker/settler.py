@@ -90,6 +90,11 @@ class Settler:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def settle_waiting(self) -> None:
+        """Settle what waits, in the caller's thread: for tests, which have no other."""
+        if not self._waiting.empty():
+            self._settle_some()
+
     # The thread ----------------------------------------------------------------------------
 
     def _work(self) -> None:

@@ -52,6 +52,7 @@ class Supply:
         self.taken = 0
         self.limit: int | None = None
         """How many to hand out in all."""
+        self.wait_seconds = WAIT_SECONDS
 
     def next(self, taker: Taker) -> Run | None:
         """Return the next run; None if the taker is to leave, or nothing is to be taken."""
@@ -116,7 +117,7 @@ class Supply:
         if self._settler.backlog > UNSETTLED_MAX:
             time.sleep(WAIT_SECONDS / 10)
             return []
-        jobs = self._sources.lease(count, WAIT_SECONDS)
+        jobs = self._sources.lease(count, self.wait_seconds)
         self.taken += len(jobs)
         cancelled = self._app.desk.cancellations.requested() if jobs else set()
         runs = []
