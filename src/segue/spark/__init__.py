@@ -16,5 +16,6 @@ from segue.spark.lag import LagListener
 from segue.spark.session import session
 from segue.spark.source import SegueDataSource, register
 from segue.spark.table import table
+from segue.spark.tasks import tasks
 
-__all__ = ["LagListener", "SegueDataSource", "register", "session", "table"]
+__all__ = ["LagListener", "SegueDataSource", "register", "session", "table", "tasks"]
