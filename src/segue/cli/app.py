@@ -19,8 +19,10 @@ from segue.cli.info import info
 from segue.cli.ls import ls
 from segue.cli.repair import repair
 from segue.cli.tail import tail
+from segue.cli.top import top
 from segue.cli.transfer import export, import_
 from segue.cli.verify import verify
+from segue.cli.worker import worker
 from segue.errors import SegueError, StorageError
 
 _HELP: Final = """Use, look into, check and repair durable queues, topics, rings, locks and logs.
@@ -37,6 +39,8 @@ _GROUPS: Final = {
     "topic": "Fill, read and look after streams that can be read again.",
     "ring": "Fill, drain and look at bounded buffers.",
     "lock": "Run commands under a lock, and see who holds one.",
+    "task": "Queue tasks, see what became of them, bring back or cancel them.",
+    "schedule": "See when schedules fire, and fire one by hand.",
     "spark": "Run jobs over a store on Spark.",
 }
 
@@ -68,6 +72,8 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
         app.command()(verb)
     app.command("import")(import_)
     app.command()(export)
+    app.command()(worker)
+    app.command()(top)
     for name, purpose in _GROUPS.items():
         group = _make_group()
         group.callback(help=purpose)(_nothing)

@@ -4,6 +4,7 @@ from enum import IntEnum
 from typing import Final
 
 from segue.errors import (
+    AppNotFound,
     Damage,
     GroupBusy,
     InvalidArgument,
@@ -19,11 +20,15 @@ from segue.errors import (
     QueueFull,
     QueueLocked,
     RecordRemoved,
+    ResultTimeout,
     RingExists,
     RingFull,
     RingNotFound,
     SegueError,
     StorageError,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
     TopicNotFound,
     TransactionAborted,
 )
@@ -52,6 +57,8 @@ class ExitCode(IntEnum):
     LEASE_LOST = 9
     MISMATCH = 10
     LAGGING = 11
+    TASK_FAILED = 12
+    TASK_UNFINISHED = 13
     # Far from what commands end with: `lock run` otherwise ends as its command does.
     LOCK_BUSY = 75
     LOCK_LOST = 76
@@ -65,7 +72,7 @@ MEANINGS: Final = {
     ExitCode.OK: "done",
     ExitCode.DAMAGE_FOUND: "verify or repair found damage that is still there",
     ExitCode.USAGE: "a wrong argument, or something that can never fit",
-    ExitCode.NOT_FOUND: "no such log, store, queue, ring, topic, file or offset",
+    ExitCode.NOT_FOUND: "no such log, store, queue, ring, topic, task, App, file or offset",
     ExitCode.LOCKED: "another process is at it: log, producer or group; or all leases are out",
     ExitCode.STORAGE: "the operating system refused, or the files cannot be used here",
     ExitCode.DAMAGE_MET: "damaged data stopped the reading",
@@ -74,6 +81,8 @@ MEANINGS: Final = {
     ExitCode.LEASE_LOST: "a lease, transaction or partition was lost to somebody else",
     ExitCode.MISMATCH: "import took everything, but the file does not agree with its own counts",
     ExitCode.LAGGING: "a reader or group is further behind than 'topic lag' was told to bear",
+    ExitCode.TASK_FAILED: "the task that was waited for failed for good, or was cancelled",
+    ExitCode.TASK_UNFINISHED: "the task that was waited for was not finished in time",
     ExitCode.LOCK_BUSY: "somebody else held the lock for as long as we waited",
     ExitCode.LOCK_LOST: "the lock was lost while the command ran",
     ExitCode.NOT_EXECUTABLE: "the command of lock run cannot be run",
@@ -91,6 +100,8 @@ _CODES: Final[dict[type[Exception], ExitCode]] = {
     NotFound: ExitCode.NOT_FOUND,
     RingNotFound: ExitCode.NOT_FOUND,
     TopicNotFound: ExitCode.NOT_FOUND,
+    TaskNotFound: ExitCode.NOT_FOUND,
+    AppNotFound: ExitCode.NOT_FOUND,
     RingExists: ExitCode.USAGE,
     LogLocked: ExitCode.LOCKED,
     QueueLocked: ExitCode.LOCKED,
@@ -103,6 +114,9 @@ _CODES: Final[dict[type[Exception], ExitCode]] = {
     LeaseLost: ExitCode.LEASE_LOST,
     TransactionAborted: ExitCode.LEASE_LOST,
     PartitionLost: ExitCode.LEASE_LOST,
+    TaskFailed: ExitCode.TASK_FAILED,
+    TaskCancelled: ExitCode.TASK_FAILED,
+    ResultTimeout: ExitCode.TASK_UNFINISHED,
     LockBusy: ExitCode.LOCK_BUSY,
     LockLost: ExitCode.LOCK_LOST,
     StorageError: ExitCode.STORAGE,

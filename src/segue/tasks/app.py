@@ -34,7 +34,7 @@ from segue.tasks.rules import (
     seconds_from,
 )
 from segue.tasks.schedule import Cron, Every, Missed, schedule_from
-from segue.tasks.scheduling import ScheduleEntry
+from segue.tasks.scheduling import ScheduleEntry, require_window
 from segue.tasks.task import AsyncTask, Queued, Task, TaskBase
 from segue.tasks.tracing import headers_of_span
 
@@ -215,26 +215,29 @@ class App:
             task: TaskBase[Any, Any] = kind(self, function, rules)
             if isinstance(rules.key, str):
                 task.signature.require_parameter(rules.key)
-            self._shape_for(rules, shape or QueueShape())
-            self.tasks[rules.name] = task
             if rules.schedule is not None:
                 task.signature.write((), {})  # It must be callable without arguments.
+                self._require_unplanned(rules.name)
+            self._shape_for(rules, shape or QueueShape())
+            if rules.schedule is not None:
                 self._plan(rules.name, rules.schedule, task, b"{}", rules.missed)
+            self.tasks[rules.name] = task
         return task
 
     def _shape_for(self, rules: TaskRules, shape: QueueShape) -> None:
         known = self._shapes.get(rules.queue, QueueShape())
-        owner = self._owned.get(rules.queue)
-        if shape.has_limits:
-            if known.has_limits and replace(shape, deliveries=1) != replace(known, deliveries=1):
-                raise InvalidArgument(
-                    f"task {rules.name}: queue {rules.queue} has other limits already, of task "
-                    f"{owner}; limits are rules of a queue, so give the task another queue="
-                )
-            self._owned[rules.queue] = rules.name
-            known = replace(shape, weight=known.weight)
-        deliveries = max(known.deliveries, rules.retries + 1)
-        self._shapes[rules.queue] = replace(known, deliveries=deliveries)
+        if rules.schedule is not None and (shape.unique or known.unique):
+            require_window(rules.name, shape.unique or known.unique)
+        if not shape.has_limits:
+            return
+        if known.has_limits and shape.limits != known.limits:
+            raise InvalidArgument(
+                f"task {rules.name}: queue {rules.queue} has other limits already, of "
+                f"{self._owned.get(rules.queue)}; limits are rules of a queue, so give the task "
+                "another queue="
+            )
+        self._owned[rules.queue] = f"task {rules.name}"
+        self._shapes[rules.queue] = replace(shape, weight=known.weight)
 
     def queue(
         self,
@@ -244,7 +247,7 @@ class App:
         key_concurrency: int | None = None,
         rate: float | str | None = None,
         burst: int | None = None,
-        weight: int = 1,
+        weight: int | None = None,
     ) -> None:
         """Say how a queue of several tasks is worked on: its limits, over all workers together.
 
@@ -254,12 +257,13 @@ class App:
             known = self._shapes.get(checked_name(name), QueueShape())
             self._owned.setdefault(name, f"app.queue({name!r})")
             self._shapes[name] = QueueShape(
-                deliveries=known.deliveries,
-                concurrency=concurrency,
-                key_concurrency=key_concurrency,
-                rate=None if rate is None else rate_from(rate),
-                burst=burst,
-                weight=weight,
+                concurrency=known.concurrency if concurrency is None else concurrency,
+                key_concurrency=known.key_concurrency
+                if key_concurrency is None
+                else key_concurrency,
+                rate=known.rate if rate is None else rate_from(rate),
+                burst=known.burst if burst is None else burst,
+                weight=known.weight if weight is None else weight,
                 unique=known.unique,
             )
 
@@ -274,6 +278,7 @@ class App:
         """Have a task queued by itself, under a name of its own and with arguments."""
         arguments = task.signature.write(args, {})
         with self._lock:
+            self._require_unplanned(name)
             self._plan(name, schedule_from(when), task, arguments, missed)
 
     def _plan(
@@ -284,9 +289,7 @@ class App:
         arguments: bytes,
         missed: Missed,
     ) -> None:
-        _check_task_name(name)
-        if name in self.schedules:
-            raise InvalidArgument(f"there is a schedule {name} already")
+        require_window(name, self._shapes.get(task.rules.queue, QueueShape()).unique)
         self.schedules[name] = ScheduleEntry(
             name=name,
             when=when,
@@ -296,6 +299,11 @@ class App:
             arguments=arguments,
             missed=missed,
         )
+
+    def _require_unplanned(self, name: str) -> None:
+        _check_task_name(name)
+        if name in self.schedules:
+            raise InvalidArgument(f"there is a schedule {name} already")
 
     # Queuing -------------------------------------------------------------------------------
 

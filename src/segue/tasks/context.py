@@ -8,6 +8,7 @@ import msgspec
 
 from segue.errors import InvalidArgument, TaskCancelled
 from segue.log.options import Duration
+from segue.tasks.rules import seconds_from
 from segue.tasks.signature import check_plain
 
 
@@ -16,7 +17,7 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "asked to be tried again", *, delay: Duration | None = None):
         super().__init__(reason)
-        self.delay = delay
+        self.delay = None if delay is None else seconds_from(delay, name="delay")
 
 
 class GiveUp(Exception):
@@ -70,9 +71,10 @@ class TaskContext:
         """
         try:
             check_plain(value)
-        except TypeError as error:
+            said = msgspec.json.encode(value)
+        except (TypeError, ValueError) as error:
             raise InvalidArgument(f"progress: {error}") from error
-        self._report(msgspec.json.encode(value))
+        self._report(said)
 
 
 _CURRENT: Final[ContextVar[TaskContext | None]] = ContextVar("segue_task", default=None)

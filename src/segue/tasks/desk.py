@@ -68,10 +68,10 @@ class Desk:
         if status is not None:
             return self._as_it_stands(task_id, status, known)
         known = self.index.get(task_id)  # Again: an event is there before its message is gone.
-        if known is None or known.state not in TERMINAL:
+        if known is None or known.state not in (State.COMPLETED, State.CANCELLED):
             raise TaskNotFound(
                 f"nothing is known of task {task_id}: there never was one, its record has outlived "
-                "its time, or its message was purged or taken by other means"
+                "its time, or its message was purged, discarded or taken by other means"
             )
         return known
 
@@ -103,7 +103,8 @@ class Desk:
 
         found = list(islice(filter(fits, self._unfinished(wanted, queue)), limit))
         seen = {record.id for record in found}
-        finished = [state for state in wanted if state in TERMINAL]
+        # Of the dead the queue knows which there still are; they were found above.
+        finished = [state for state in wanted if state in (State.COMPLETED, State.CANCELLED)]
         if len(found) < limit and finished:
             records = self.index.find(
                 states=finished,
@@ -114,17 +115,8 @@ class Desk:
                 until_us=until_us,
                 limit=limit,
             )
-            found += [record for record in records if record.id not in seen and self._is_so(record)]
+            found += [record for record in records if record.id not in seen]
         return found[:limit]
-
-    def _is_so(self, record: TaskRecord) -> bool:
-        """Tell whether a dead letter is still one: it may have been brought back, or dropped."""
-        if record.state is not State.DEAD_LETTER:
-            return True
-        try:
-            return self.record(record.id).state is State.DEAD_LETTER
-        except TaskNotFound:
-            return False
 
     def _unfinished(self, states: Sequence[State], queue: str | None) -> Iterator[TaskRecord]:
         kinds = dict.fromkeys(kind for state in states for kind in _AS_MESSAGES.get(state, ()))
@@ -182,7 +174,7 @@ class Desk:
             return State.DEAD_LETTER
         if task_id in self.cancellations.requested():
             return State.CANCELLED
-        if status.tries:
+        if status.tries or status.message.attempt > 1:  # Or it was dead, and is brought back.
             return State.RETRYING
         return State.SCHEDULED if status.state == "delayed" else State.PENDING
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from segue.clock import Clock
 from segue.errors import StorageError
-from segue.tasks.events import EventLog, TaskEvent
+from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog, TaskEvent
 from segue.tasks.records import TaskRecord
 from segue.tasks.states import State
 
@@ -61,6 +61,8 @@ _LOST: Final = (
     "UPDATE tasks SET state = 'retrying', result = NULL, finished_us = 0, updated_us = ? "
     "WHERE id = ? AND attempt = ? AND worker = ?"
 )
+_KEEP_US: Final = round(KEEP_SECONDS_DEFAULT * 1_000_000)
+"""How long what says nothing about it is kept."""
 _FINISHED: Final = frozenset({"completed", "dead_letter", "cancelled"})
 
 
@@ -79,7 +81,7 @@ class TaskIndex:
 
     def get(self, task_id: str) -> TaskRecord | None:
         """Return what the events say of a task, None if there are none or no longer any."""
-        found = self._select("WHERE id = ?", (task_id,))
+        found = self._select("WHERE id = ? AND expires_us > ?", (task_id, self._clock()))
         return found[0] if found else None
 
     def find(
@@ -96,41 +98,40 @@ class TaskIndex:
     ) -> list[TaskRecord]:
         """Return the tasks that fit, those that changed last first."""
         wheres, values = _conditions(states, task, queue, error, since_us, until_us)
-        tail = f"{wheres} ORDER BY updated_us DESC, id LIMIT ? OFFSET ?"
-        return self._select(tail, (*values, min(limit, LIMIT_MAX), skip))
+        tail = f"WHERE {wheres} AND expires_us > ? ORDER BY updated_us DESC, id LIMIT ? OFFSET ?"
+        return self._select(tail, (*values, self._clock(), min(limit, LIMIT_MAX), skip))
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Return how many tasks of each name are in each state, as far as events say it."""
-        with self._reading() as database:
-            rows = database.execute("SELECT task, state, count(*) FROM tasks GROUP BY task, state")
-            return {(task, State(state)): count for task, state, count in rows}
+        rows = self._ask(
+            "SELECT task, state, count(*) FROM tasks WHERE expires_us > ? GROUP BY task, state",
+            (self._clock(),),
+        )
+        return {(str(task), State(state)): int(str(count)) for task, state, count in rows}
 
     def _select(self, tail: str, values: Sequence[object]) -> list[TaskRecord]:
-        with self._reading() as database:
-            rows = database.execute(
-                f"SELECT {_COLUMNS} FROM tasks {tail}",
-                values,
-            ).fetchall()
-        return [_record(row) for row in rows]
+        return [_record(row) for row in self._ask(f"SELECT {_COLUMNS} FROM tasks {tail}", values)]
+
+    def _ask(self, question: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+        """Return the rows of an answer, with all events taken in."""
+        with self._lock:
+            try:
+                return self._caught_up().execute(question, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                # Damaged, or of another version: it holds nothing that the events do not.
+                self._drop(error)
+                return self._caught_up().execute(question, values).fetchall()
 
     # Following the events ------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Take in the events that have come since."""
-        with self._reading():
-            return
+        self._ask("SELECT 1", ())
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                database = self._opened()
-                self._follow(database)
-            except sqlite3.DatabaseError as error:
-                # Damaged, or of another version: it holds nothing that the events do not.
-                database = self._made_anew(error)
-                self._follow(database)
-            yield database
+    def _caught_up(self) -> sqlite3.Connection:
+        database = self._opened()
+        self._follow(database)
+        return database
 
     def _follow(self, database: sqlite3.Connection) -> None:
         end = self._log.end()
@@ -162,7 +163,7 @@ class TaskIndex:
         if 0 <= now_us - forgotten_us < FORGET_EVERY_US:
             return
         with _transaction(database):
-            database.execute("DELETE FROM tasks WHERE expires_us BETWEEN 1 AND ?", (now_us,))
+            database.execute("DELETE FROM tasks WHERE expires_us <= ?", (now_us,))
             database.execute("UPDATE place SET forgotten_us = ?", (now_us,))
 
     # The database --------------------------------------------------------------------------
@@ -194,7 +195,8 @@ class TaskIndex:
         database.execute("PRAGMA synchronous = OFF")  # The events are what must be durable.
         return database
 
-    def _made_anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _drop(self, error: sqlite3.DatabaseError) -> None:
+        """Have it made anew. Raises StorageError if others only keep it busy."""
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             raise StorageError(f"the index of tasks is in use: {error}") from error
         self.close()
@@ -202,7 +204,6 @@ class TaskIndex:
             for suffix in ("", "-wal", "-shm"):
                 with suppress(OSError):
                     self._path.with_name(self._path.name + suffix).unlink()
-        return self._opened()
 
     def close(self) -> None:
         """Let go of the database."""
@@ -250,7 +251,7 @@ def _apply(database: sqlite3.Connection, event: TaskEvent) -> None:
             bytes(event.progress) or None,
             bytes(event.args) or None,
             event.schedule,
-            event.expires_us,
+            event.expires_us or event.at_us + _KEEP_US,
         ),
     )
 
@@ -282,7 +283,7 @@ def _conditions(
     if error is not None:
         wheres.append("instr(lower(error), lower(?)) > 0")
         values.append(error)
-    return ("WHERE " + " AND ".join(wheres) if wheres else ""), values
+    return " AND ".join(wheres) or "1", values
 
 
 def _record(row: tuple[object, ...]) -> TaskRecord:

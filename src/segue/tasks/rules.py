@@ -59,8 +59,6 @@ class TaskRules:
 class QueueShape:
     """What tasks ask of their queue. What is None is left as it is."""
 
-    deliveries: int = 1
-    """How often a message must be delivered before the queue itself gives it up."""
     concurrency: int | None = None
     """How many of its tasks run at once, over all workers."""
     key_concurrency: int | None = None
@@ -83,17 +81,19 @@ class QueueShape:
     @property
     def has_limits(self) -> bool:
         """Whether it says something that other tasks in the queue would have to share."""
-        limits = (self.concurrency, self.key_concurrency, self.rate, self.burst, self.unique)
+        limits = self.limits
         return any(limit is not None for limit in limits)
+
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        return (self.concurrency, self.key_concurrency, self.rate, self.burst, self.unique)
 
     def applied_to(self, rules: QueueRules) -> QueueRules:
         """Return the rules a queue must have for its tasks."""
-        deliveries = rules.max_deliveries
-        if deliveries is not None and deliveries < self.deliveries:
-            rules = replace(rules, max_deliveries=self.deliveries)
-        if self.concurrency is not None and rules.max_leases != self.concurrency:
-            lease_ttl = rules.lease_ttl
-            rules = replace(rules, max_leases=self.concurrency, lease_ttl=lease_ttl)
+        # How often a task is tried is the task's to say, and its worker's to count.
+        rules = replace(rules, max_deliveries=None)
+        if self.concurrency is not None:
+            rules = replace(rules, max_leases=self.concurrency)
         if self.key_concurrency is not None:
             rules = replace(rules, group_concurrency=self.key_concurrency)
         if self.rate is not None:

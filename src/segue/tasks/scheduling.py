@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segue.clock import Clock
-from segue.errors import LockBusy, LockLost, OffsetTrimmed, QueueFull, TopicNotFound
+from segue.errors import (
+    InvalidArgument,
+    LockBusy,
+    LockLost,
+    OffsetTrimmed,
+    QueueFull,
+    TopicNotFound,
+)
 from segue.stores.contract import HeldLock, Queue, Store
 from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.schedule import Cron, Every, Missed, due, schedule_from
@@ -24,10 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SCHEDULES_TOPIC: Final = "segue.schedules"
-LOCK_SECONDS: Final = 10.0
+LOCK_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 1.0
-"""A schedule fires at most this much late, while there is a worker."""
-STANDBY_SECONDS: Final = 3.0
+"""A schedule fires at most this much late, while the worker that fires is there; if it is killed,
+another takes its place when its lock ends."""
+WINDOW_SECONDS_MIN: Final = 60.0
+"""For how long a queue must remember keys: longer than another takes to take over."""
 FIRINGS_PER_TICK: Final = 1_000
 
 
@@ -129,9 +138,9 @@ class Scheduler:
     def tick(self) -> float:
         """Fire what is due; return after how many seconds to look again."""
         if not self._app.schedules:
-            return STANDBY_SECONDS
+            return TICK_SECONDS
         if not self._leads():
-            return STANDBY_SECONDS
+            return TICK_SECONDS
         states = self._book.states()
         for entry in self._app.schedules.values():
             state = states.get(entry.name)
@@ -184,24 +193,24 @@ class Scheduler:
         if found.last_us == state.last_us:
             return
         queue = self._app.queue_for(entry.queue)
-        task_id = state.last_id
-        for firing_us in found.firings:
-            if self._held is None or not self._held.is_held:
-                return  # Somebody else goes on, from what was noted last.
-            try:
-                task_id = fire(queue, state, key=f"schedule:{entry.name}:{firing_us}")
-            except QueueFull as error:
-                logger.warning("not fired yet schedule=%s reason=%s", entry.name, error)
-                return
-        self._book.note(
-            msgspec.structs.replace(
-                state,
-                last_us=found.last_us,
-                fired_us=found.firings[-1] if found.firings else state.fired_us,
-                fired=state.fired + len(found.firings),
-                last_id=task_id,
-            )
-        )
+        last_us = state.last_us
+        try:
+            for firing_us in found.firings:
+                if self._held is None or not self._held.is_held:
+                    return  # Somebody else goes on, from what is noted.
+                state = msgspec.structs.replace(
+                    state,
+                    last_id=fire(queue, state, key=f"schedule:{entry.name}:{firing_us}"),
+                    fired=state.fired + 1,
+                    fired_us=firing_us,
+                    last_us=firing_us,
+                )
+            state = msgspec.structs.replace(state, last_us=found.last_us)
+        except QueueFull as error:
+            logger.warning("not fired yet schedule=%s reason=%s", entry.name, error)
+        finally:
+            if state.last_us != last_us:
+                self._book.note(state)
 
     def close(self) -> None:
         """Let others fire."""
@@ -217,6 +226,15 @@ def fire(queue: Queue, state: ScheduleState, *, key: str | None = None) -> str:
     """Queue what a schedule says, and return the id of the task."""
     body = write_envelope(Envelope(state.task, state.args, schedule=state.name))
     return f"{queue.name}/{queue.push(body, priority=state.priority, key=key)}"
+
+
+def require_window(name: str, window: float | None) -> None:
+    """Raise InvalidArgument if a queue forgets keys too soon to fire a schedule once."""
+    if window is not None and window < WINDOW_SECONDS_MIN:
+        raise InvalidArgument(
+            f"schedule {name}: the calls of its queue are unique for {window:g} s, and a schedule "
+            f"needs {WINDOW_SECONDS_MIN:g} s to fire once; give it another queue="
+        )
 
 
 def next_firing_us(state: ScheduleState, now_us: int) -> int | None:

@@ -9,8 +9,10 @@ without an annotation take plain JSON. Never pickle.
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -43,17 +45,16 @@ class Signature:
         # At first use and not when the task is declared: an annotation may name what comes later.
         try:
             return get_type_hints(self._function, include_extras=True)
-        except NameError as error:
+        except Exception as error:  # An annotation is code, and may raise anything.
             raise InvalidArgument(
-                f"task {self._task}: an annotation names what is not there: {error}"
+                f"task {self._task}: its annotations cannot be read: {error!r}"
             ) from error
 
     @cached_property
-    def _loose(self) -> frozenset[str]:
+    def _loose(self) -> dict[str, object]:
         """The parameters whose annotations do not say what exactly they hold."""
-        return frozenset(
-            name for name in self._signature.parameters if is_loose(self._hints.get(name, Any))
-        )
+        hints = {name: self._hints.get(name, Any) for name in self._signature.parameters}
+        return {name: hint for name, hint in hints.items() if is_loose(hint)}
 
     @cached_property
     def _decoder(self) -> "msgspec.json.Decoder[Any]":
@@ -96,13 +97,23 @@ class Signature:
         if not given:
             return _NOTHING
         try:
-            for name in self._loose & given.keys():
-                check_plain(given[name])
+            for name, hint in self._loose.items():
+                if name in given:
+                    self._check_loose(name, given[name], hint)
             data = _ENCODER.encode(given)
+            check_finite(data, given)
             self._decoder.decode(data)
-        except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+        except Exception as error:  # Types have validators, which may raise anything.
             raise BadArguments(task=self._task, reason=_reason(error)) from error
         return data
+
+    def _check_loose(self, name: str, value: Any, hint: object) -> None:  # noqa: ANN401 - any
+        kind = self._signature.parameters[name].kind
+        if kind is _VAR_POSITIONAL:
+            hint = list[hint]  # type: ignore[valid-type]
+        elif kind is _VAR_KEYWORD:
+            hint = dict[str, hint]  # type: ignore[valid-type]
+        check_loose(list(value) if kind is _VAR_POSITIONAL else value, hint)
 
     def read(self, data: bytes | msgspec.Raw) -> Call:
         """Return the call that `write`, or anybody, wrote: an object by name, or a list.
@@ -115,7 +126,7 @@ class Signature:
             if bytes(data).lstrip().startswith(b"["):
                 data = self._named(msgspec.json.decode(data, type=list[msgspec.Raw]))
             return self._call(self._decoder.decode(data))
-        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        except Exception as error:  # As above.
             raise BadArguments(task=self._task, reason=_reason(error)) from error
 
     def _named(self, values: list[msgspec.Raw]) -> bytes:
@@ -133,7 +144,7 @@ class Signature:
             if value is msgspec.UNSET:
                 if parameter.default is inspect.Parameter.empty:
                     continue
-                value = parameter.default
+                value = _fresh(parameter.default)
             if parameter.kind is _VAR_POSITIONAL:
                 positional.extend(value)
                 spread = True
@@ -173,10 +184,11 @@ class Signature:
             return _NULL
         try:
             if self._returns_loosely:
-                check_plain(value)
+                check_loose(value, self._hints.get("return", Any))
             data = _ENCODER.encode(value)
+            check_finite(data, value)
             self._result_decoder.decode(data)
-        except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+        except Exception as error:  # As above.
             raise BadResult(task=self._task, reason=f"its result: {_reason(error)}") from error
         return data
 
@@ -184,7 +196,7 @@ class Signature:
         """Return the result that `write_result` wrote. Raises BadResult."""
         try:
             return self._result_decoder.decode(data)
-        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        except Exception as error:  # As above.
             raise BadResult(task=self._task, reason=f"its result: {_reason(error)}") from error
 
 
@@ -193,6 +205,41 @@ def is_loose(kind: object) -> bool:
     if kind in _LOOSE:
         return True
     return get_origin(kind) is not None and any(map(is_loose, get_args(kind)))
+
+
+def check_loose(value: Any, kind: object) -> None:  # noqa: ANN401 - any value
+    """Raise TypeError unless a value comes back as it is, as far as its type leaves that open."""
+    if not is_loose(kind):
+        return
+    container = get_origin(kind) or kind
+    parts = get_args(kind)
+    if container in (Union, UnionType):
+        if not any(not is_loose(part) and isinstance(value, _class_of(part)) for part in parts):
+            check_plain(value)
+    elif container in (list, tuple, set, frozenset) and isinstance(value, container):
+        for each in value:
+            check_loose(each, parts[0] if parts else Any)
+    elif container is dict and isinstance(value, dict):
+        for name, each in value.items():
+            if not parts and not isinstance(name, str):
+                raise TypeError(f"keys of plain JSON are text, not {type(name).__name__}")
+            check_loose(each, parts[1] if parts else Any)
+    else:
+        check_plain(value)
+
+
+def check_finite(data: bytes, value: object) -> None:
+    """Raise TypeError if a number was written as null because JSON has none like it."""
+    if b"null" in data and not _is_finite(msgspec.to_builtins(value, enc_hook=_encode_other)):
+        raise TypeError("JSON has neither nan nor inf")
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple | set | frozenset) or all(map(_is_finite, value))
 
 
 def check_plain(value: object, depth: int = 0) -> None:
@@ -240,6 +287,16 @@ def _decode_other(kind: type, value: object) -> object:
     if validate is not None:
         return validate(value)
     raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+def _class_of(kind: object) -> type:
+    found = get_origin(kind) or kind
+    return found if isinstance(found, type) else type(None)
+
+
+def _fresh(default: object) -> object:
+    """Return a default that no other run has changed."""
+    return copy(default) if isinstance(default, list | dict | set) else default
 
 
 def _reason(error: Exception) -> str:

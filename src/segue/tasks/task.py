@@ -209,14 +209,16 @@ class TaskBase(Queued[P, R]):
         options.priority = None if priority is None else priority_from(priority)
         options.delay = None if delay is None else seconds_from(delay, name="delay")
         options.ttl = None if ttl is None else seconds_from(ttl, name="ttl")
-        options.timeout = None if timeout is None else seconds_from(timeout, name="timeout")
+        if timeout is not None:
+            seconds = seconds_from(timeout, name="timeout")
+            options.timeout = replace(self.rules, timeout=seconds).timeout  # Checked on the way.
         options.key, options.unique, options.tenant, options.queue = key, unique, tenant, queue
         options.headers = headers
         if at is not None and (delay is not None or at.tzinfo is None):
             raise InvalidArgument("`at` must have a time zone, and not come with a delay")
         options.at = at
         if retries is not None:
-            options.retries = replace(self.rules, retries=retries).retries  # Checked on the way.
+            options.retries = replace(self.rules, retries=retries).retries
         return queued
 
     def run(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:

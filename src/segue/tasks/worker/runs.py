@@ -1,6 +1,7 @@
 """A task that was leased here, what it takes to run it, and what comes of it."""
 
 import asyncio
+import ctypes
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
@@ -13,7 +14,6 @@ from segue.stores.job import Job
 from segue.tasks.context import GiveUp, Retry, TaskContext, set_current
 from segue.tasks.envelope import Envelope
 from segue.tasks.events import ERROR_CHARACTERS_MAX, TRACEBACK_CHARACTERS_MAX
-from segue.tasks.rules import seconds_from
 from segue.tasks.tracing import span_of_run
 
 if TYPE_CHECKING:
@@ -122,6 +122,19 @@ class Run:
     def report(self, progress: bytes) -> None:
         self.progress = progress
 
+    def enter(self, thread_id: int) -> None:
+        """Note in which thread it runs; 0 when it has left."""
+        with self._lock:
+            self.thread_id = thread_id
+
+    def raise_in_thread(self, kind: type[BaseException]) -> None:
+        """Have `kind` raised in the thread it runs in, at its next step, while it is there."""
+        with self._lock:
+            if self.thread_id:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self.thread_id), ctypes.py_object(kind)
+                )
+
 
 def execute(
     task: "TaskBase[Any, Any]",
@@ -188,14 +201,11 @@ def failed_by(error: BaseException) -> Outcome:
         return Outcome(verdict="dead", error=words, traceback=trace)
     if isinstance(error, TaskCancelled):
         return Outcome(verdict="cancelled", error=words)
-    delay = None
-    if isinstance(error, Retry) and error.delay is not None:
-        delay = seconds_from(error.delay, name="delay")
     return Outcome(
         verdict="failed",
         error=words,
         traceback=trace,
-        delay=delay,
+        delay=error.delay if isinstance(error, Retry) else None,
         is_timeout=isinstance(error, TaskTimeout),
     )
 
@@ -212,18 +222,23 @@ def said(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - somebody else's __str__ may raise anything.
         words = "(it could not be said)"
     text = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    return text[:ERROR_CHARACTERS_MAX]
+    return _sayable(text[:ERROR_CHARACTERS_MAX])
 
 
 def traced(error: BaseException) -> str:
     """Return an error's traceback, its end if it is long."""
     try:
-        text = "".join(traceback.format_exception(error))
+        text = _sayable("".join(traceback.format_exception(error)))
     except Exception:  # noqa: BLE001 - as above
         return ""
     if len(text) <= TRACEBACK_CHARACTERS_MAX:
         return text
     return _CUT + text[-(TRACEBACK_CHARACTERS_MAX - len(_CUT)) :]
+
+
+def _sayable(text: str) -> str:
+    """Return text without the halves of characters that UTF-8 cannot say."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _context(

@@ -5,7 +5,6 @@ place, and whatever its task still does counts no more.
 """
 
 import asyncio
-import ctypes
 import itertools
 import logging
 import threading
@@ -54,11 +53,22 @@ class Slot:
                     break
                 self._take(run)
         except BaseException as error:  # noqa: BLE001 - a slot that ends must be missed.
-            if not self.is_given_up:
+            if not (self.is_given_up or self._was_told(error)):
                 crew.on_error(error)
         finally:
+            self._leave()
+
+    def _was_told(self, error: BaseException) -> bool:
+        """Tell whether an error is what the task before was told, and had no time to hear."""
+        return self.is_leaving and isinstance(error, TaskTimeout | TaskCancelled)
+
+    def _leave(self) -> None:
+        try:
             self.close()
-            crew.gone(self)
+            self._crew.gone(self)
+        except (TaskTimeout, TaskCancelled):  # As late as can be; it comes once.
+            self.close()
+            self._crew.gone(self)
 
     def _take(self, run: Run) -> None:
         crew = self._crew
@@ -94,7 +104,7 @@ class ThreadSlot(Slot):
         self._runner: asyncio.Runner | None = None
 
     def perform(self, run: Run) -> Outcome:
-        run.thread_id = threading.get_ident()
+        run.enter(threading.get_ident())
         try:
             return execute(
                 run.task,
@@ -107,7 +117,7 @@ class ThreadSlot(Slot):
             # Told to stop a moment after it had returned.
             return Outcome(verdict="failed", error=f"{type(error).__name__}: {error}")
         finally:
-            run.thread_id = 0
+            run.enter(0)
 
     def _await(self, coroutine: object) -> object:
         if self._runner is None:
@@ -117,13 +127,8 @@ class ThreadSlot(Slot):
     def stop_run(self, run: Run) -> None:
         self.stopped_at = time.monotonic()
         self.is_leaving = True  # What it was told may reach it late: it takes no other task.
-        thread_id = run.thread_id
-        if thread_id:
-            is_timeout = run.outcome is not None and run.outcome.is_timeout
-            kind = TaskTimeout if is_timeout else TaskCancelled
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread_id), ctypes.py_object(kind)
-            )
+        is_timeout = run.outcome is not None and run.outcome.is_timeout
+        run.raise_in_thread(TaskTimeout if is_timeout else TaskCancelled)
 
     def close(self) -> None:
         if self._runner is not None and not self.is_given_up:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from segue.errors import InvalidArgument, TaskNotFound
 from segue.stores.job import Job
 from segue.tasks.envelope import EMPTY, Envelope, read_envelope
+from segue.tasks.states import State
 from segue.tasks.task import TaskBase
 from segue.tasks.worker.runs import Outcome, Run, given_up
 
@@ -148,7 +149,7 @@ class Supply:
         if outcome is None and task_id in cancelled:
             outcome = Outcome(verdict="cancelled", error="cancelled before it began")
         elif outcome is None and job.tries > run.call.retries + 1:
-            outcome = Outcome(
+            outcome = self._finished_before(task_id) or Outcome(
                 verdict="dead",
                 error=f"WorkerDied: delivered {job.tries - 1} times, and never finished: its "
                 "workers died, lost their leases or were killed",
@@ -160,6 +161,13 @@ class Supply:
         run.conclude(outcome)
         self._settler.put(run)
         return None
+
+    def _finished_before(self, task_id: str) -> Outcome | None:
+        """Return what came of it, if only the ack is missing: its worker died before that."""
+        record = self._app.desk.index.get(task_id)
+        if record is None or record.state is not State.COMPLETED:
+            return None
+        return Outcome(verdict="completed", result=record.result or b"null")
 
     def _unknown(self, name: str) -> TaskBase[Any, Any]:
         from segue.tasks.rules import TaskRules

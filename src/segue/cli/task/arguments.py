@@ -1,0 +1,63 @@
+"""What the verbs on tasks share: their arguments, and how they get at the tasks of a store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli.store_arguments import opened_store
+from segue.errors import SegueError
+
+if TYPE_CHECKING:
+    from segue.tasks.desk import Desk
+
+IdsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID...",
+        help="Ids of tasks, or - for the lines of standard input.",
+        show_default=False,
+    ),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", help="Only calls of this task.", show_default=False),
+]
+QueueOption = Annotated[
+    str | None,
+    typer.Option("--queue", metavar="NAME", help="Only those of this queue.", show_default=False),
+]
+ErrorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--error",
+        metavar="TEXT",
+        help="Only those whose error has this in it.",
+        show_default=False,
+    ),
+]
+
+
+def require_tasks() -> None:
+    """Raise SegueError unless what tasks need is installed."""
+    try:
+        import segue.tasks  # noqa: F401 - only whether it can be
+    except ModuleNotFoundError as error:
+        raise SegueError(str(error)) from error
+
+
+@contextmanager
+def opened_desk(path: Path) -> Iterator["Desk"]:
+    """Yield what answers for the tasks of the store at `path`. Raises LogNotFound."""
+    require_tasks()
+    from segue.clock import system_clock
+    from segue.tasks.desk import Desk
+
+    with opened_store(path) as store:
+        desk = Desk(store, system_clock)
+        try:
+            yield desk
+        finally:
+            desk.close()

@@ -1,0 +1,339 @@
+"""`segue top`: queues, workers and tasks of a store as they stand, again and again."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from segue.cli import parsing
+from segue.cli.arguments import JsonOption
+from segue.cli.output import Column, Facts, Kind, Rows, Section, Value, is_terminal, show
+from segue.cli.store_arguments import StoreArgument, allow_many_files, opened_store
+from segue.errors import InvalidArgument, SegueError
+
+if TYPE_CHECKING:
+    from segue.stores.contract import QueueStats, Store
+    from segue.tasks.metrics import MetricsSnapshot
+    from segue.tasks.worker.reports import WorkerReport
+
+EVERY_SECONDS_DEFAULT: Final = 1.0
+EVERY_SECONDS_MIN: Final = 0.1
+RUNNING_SHOWN_MAX: Final = 20
+"""Of the tasks that run now, how many are shown: those that have run longest."""
+
+_OUT: Final = ("acked", "popped")
+_GONE: Final = (*_OUT, "purged", "discarded", "outlived", "dropped", "lost", "damaged")
+"""What a queue no longer holds, by how that came."""
+
+_QUEUE_COLUMNS: Final = (
+    Column("queue"),
+    Column("ready", Kind.COUNT),
+    Column("delayed", Kind.COUNT),
+    Column("leased", Kind.COUNT),
+    Column("dead", Kind.COUNT),
+    Column("in_per_second", Kind.COUNT),
+    Column("out_per_second", Kind.COUNT),
+    Column("oldest_seconds", Kind.SECONDS),
+    Column("paused"),
+    Column("problem"),
+)
+_WORKER_COLUMNS: Final = (
+    Column("worker"),
+    Column("state"),
+    Column("kind"),
+    Column("size", Kind.COUNT),
+    Column("min", Kind.COUNT),
+    Column("max", Kind.COUNT),
+    Column("busy", Kind.COUNT),
+    Column("per_second", Kind.COUNT),
+    Column("heartbeat_seconds", Kind.SECONDS),
+    Column("safe_to_stop"),
+    Column("queues"),
+    Column("running"),
+    Column("decision"),
+    Column("decided", Kind.TIME),
+)
+_RUNNING_COLUMNS: Final = (
+    Column("id"),
+    Column("task"),
+    Column("worker"),
+    Column("running_seconds", Kind.SECONDS),
+)
+_TASK_COLUMNS: Final = (
+    Column("task"),
+    Column("queue"),
+    Column("completed", Kind.COUNT),
+    Column("retried", Kind.COUNT),
+    Column("dead", Kind.COUNT),
+    Column("per_second", Kind.COUNT),
+    Column("wait_p50_ms", Kind.COUNT),
+    Column("wait_p99_ms", Kind.COUNT),
+    Column("run_p50_ms", Kind.COUNT),
+    Column("run_p99_ms", Kind.COUNT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was to be seen at one moment."""
+
+    clock_us: int
+    ticks_us: int
+    queues: dict[str, "QueueStats"] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Of the queues that could not be opened."""
+    workers: Sequence["WorkerReport"] = ()
+
+
+def top(
+    path: StoreArgument,
+    *,
+    every: Annotated[
+        float,
+        typer.Option(metavar="DURATION", parser=parsing.duration, help="How often to look."),
+    ] = EVERY_SECONDS_DEFAULT,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show queues, workers and tasks as they stand, until Ctrl-C.
+
+    That is the usual end and gives exit code 130. Without a terminal, with --once and with --json
+    it is shown once: rates are then those between two looks, --every apart.
+
+    Safe to stop is a worker that has no task and whose queues have none that waits; safe_to_stop
+    as a whole says it of all workers.
+
+    \b
+    Examples:
+      segue top data --every 5s
+      segue top data --json | jq .safe_to_stop
+    """
+    if every < EVERY_SECONDS_MIN:
+        raise typer.BadParameter(f"at least {EVERY_SECONDS_MIN:g} s", param_hint="--every")
+    # Imported here, with all that tasks need: every command loads this module.
+    from segue.cli.task.arguments import require_tasks
+
+    require_tasks()
+    allow_many_files()
+    with opened_store(path) as store:
+        before = look(store)
+        if is_terminal() and not once and not as_json:
+            _live(path, store, before, every)
+        time.sleep(every)
+        show(*sections(path, before, look(store)), as_json=as_json)
+
+
+def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> None:
+    """Show frame after frame; ends by KeyboardInterrupt."""
+    # Imported here, as wherever tables are shown: loading rich takes longer than most commands.
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from segue.cli.tables import _facts_table, _rows_table
+
+    def frame(now: Look) -> Group:
+        found = sections(path, before, now)
+        return Group(
+            *(
+                _facts_table(each) if isinstance(each, Facts) else _rows_table(each)
+                for each in found
+                if isinstance(each, Facts) or each.rows
+            )
+        )
+
+    with Live(
+        frame(before), console=Console(highlight=False), screen=True, auto_refresh=False
+    ) as view:
+        while True:
+            view.refresh()
+            time.sleep(every_seconds)
+            now = look(store)
+            view.update(frame(now))
+            before = now
+
+
+def look(store: "Store") -> Look:
+    """Return how a store stands now. What cannot be opened is noted with its problem."""
+    from segue.clock import system_clock, system_ticks
+    from segue.tasks.worker.reports import read_reports
+
+    clock_us = system_clock()
+    workers = read_reports(store, clock_us)
+    queues: dict[str, QueueStats] = {}
+    problems: dict[str, str] = {}
+    # Queues after workers: what a worker has taken since it reported is seen to be leased.
+    for name in store.queues():
+        try:
+            queues[name] = store.queue(name).stats()
+        except SegueError as error:
+            problems[name] = str(error)
+    return Look(
+        clock_us=clock_us,
+        ticks_us=system_ticks(),
+        queues=queues,
+        problems=problems,
+        workers=workers,
+    )
+
+
+def sections(path: Path, before: Look, now: Look) -> list[Section]:
+    """Return a frame: what two looks tell."""
+    running = _running(now)
+    safe = {report.worker: is_safe_to_stop(report, now) for report in now.workers}
+    return [
+        Facts(
+            items=(
+                (Column("store"), str(path)),
+                (Column("at", Kind.TIME), now.clock_us),
+                (Column("safe_to_stop"), all(safe.values())),
+                (Column("ready", Kind.COUNT), sum(q.counts.ready for q in now.queues.values())),
+                (Column("leased", Kind.COUNT), sum(q.counts.leased for q in now.queues.values())),
+                (Column("slots", Kind.COUNT), sum(report.size for report in now.workers)),
+                (Column("busy", Kind.COUNT), sum(report.busy for report in now.workers)),
+                (Column("per_second", Kind.COUNT), _round(sum(w.per_second for w in now.workers))),
+            )
+        ),
+        Rows(
+            name="queues",
+            mark="queue",
+            columns=_QUEUE_COLUMNS,
+            rows=[
+                *(_queue_row(stats, before, now) for stats in now.queues.values()),
+                *(
+                    (name, *[None] * (len(_QUEUE_COLUMNS) - 2), problem)
+                    for name, problem in now.problems.items()
+                ),
+            ],
+        ),
+        Rows(
+            name="workers",
+            mark="worker",
+            columns=_WORKER_COLUMNS,
+            rows=[_worker_row(each, now, safe=safe[each.worker]) for each in now.workers],
+        ),
+        Rows(
+            name="running",
+            mark="running",
+            columns=_RUNNING_COLUMNS,
+            rows=running[:RUNNING_SHOWN_MAX],
+        ),
+        Rows(name="tasks", mark="task", columns=_TASK_COLUMNS, rows=_task_rows(now)),
+    ]
+
+
+def is_safe_to_stop(report: "WorkerReport", now: Look) -> bool:
+    """Tell whether a worker says so, and nothing has come since that speaks against it."""
+    stats = [now.queues[name] for name in report.queues if name in now.queues]
+    return (
+        report.is_safe_to_stop
+        and not any(each.counts.ready for each in stats)
+        and not any(lease.owner == report.worker for each in stats for lease in each.leases)
+    )
+
+
+def _queue_row(stats: "QueueStats", before: Look, now: Look) -> tuple[Value, ...]:
+    counts = stats.counts
+    in_rate = out_rate = None
+    earlier = before.queues.get(stats.name)
+    seconds = (now.ticks_us - before.ticks_us) / 1_000_000
+    if earlier is not None and seconds > 0:
+        gone = _grown(earlier, stats, _GONE)
+        in_rate = _round(max(0, _held(stats) - _held(earlier) + gone) / seconds)
+        out_rate = _round(_grown(earlier, stats, _OUT) / seconds)
+    return (
+        stats.name,
+        counts.ready,
+        counts.delayed,
+        counts.leased,
+        counts.dead,
+        in_rate,
+        out_rate,
+        stats.oldest_ready_seconds,
+        stats.paused,
+        None,
+    )
+
+
+def _held(stats: "QueueStats") -> int:
+    counts = stats.counts
+    return counts.ready + counts.delayed + counts.leased + counts.dead
+
+
+def _grown(earlier: "QueueStats", later: "QueueStats", names: Sequence[str]) -> int:
+    return sum(later.totals.get(name, 0) - earlier.totals.get(name, 0) for name in names)
+
+
+def _worker_row(report: "WorkerReport", now: Look, *, safe: bool) -> tuple[Value, ...]:
+    last = report.decisions[-1] if report.decisions else None
+    return (
+        report.worker,
+        report.state,
+        report.kind,
+        report.size,
+        report.min,
+        report.max,
+        report.busy,
+        _round(report.per_second),
+        _age(report, now),
+        safe,
+        ",".join(report.queues),
+        ", ".join(slot.task for slot in report.slots if slot.id) or None,
+        last.reason if last is not None else report.standing or None,
+        last.at_us if last is not None else None,
+    )
+
+
+def _running(now: Look) -> list[tuple[Value, ...]]:
+    """Return the tasks that run, as far as workers have said it, the longest first."""
+    found = [
+        (slot.seconds + _age(report, now), slot, report)
+        for report in now.workers
+        for slot in report.slots
+        if slot.id
+    ]
+    found.sort(key=lambda each: -each[0])
+    return [(slot.id, slot.task, report.worker, _round(age)) for age, slot, report in found]
+
+
+def _task_rows(now: Look) -> list[tuple[Value, ...]]:
+    rows: list[tuple[Value, ...]] = []
+    for series in _metrics(now).series:
+        wait, run = series.wait.percentiles(), series.run.percentiles()
+        rows.append(
+            (
+                series.task,
+                series.queue,
+                series.counts["completed"],
+                series.counts["retried"] + series.counts["failed"] + series.counts["timeout"],
+                series.counts["dead"],
+                _round(series.per_second),
+                wait.p50_ms,
+                wait.p99_ms,
+                run.p50_ms,
+                run.p99_ms,
+            )
+        )
+    return rows
+
+
+def _metrics(now: Look) -> "MetricsSnapshot":
+    from segue.tasks.metrics import MetricsSnapshot
+
+    snapshots: list[MetricsSnapshot] = []
+    for report in now.workers:
+        try:
+            snapshots.append(MetricsSnapshot.from_dict(report.metrics))
+        except InvalidArgument:
+            continue  # Written by a worker of another version.
+    return MetricsSnapshot.merge(snapshots)
+
+
+def _age(report: "WorkerReport", now: Look) -> float:
+    return _round(max(0, now.clock_us - report.at_us) / 1_000_000)
+
+
+def _round(value: float) -> float:
+    return round(value, 3)

@@ -1,0 +1,90 @@
+"""What the tests of tasks share: Apps on a clock to turn, and workers that come to an end."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from segue import Log
+from segue.delivery.message import DeadLetter
+from segue.delivery.retry import Backoff
+from segue.log.options import SyncName
+from segue.tasks import App, Worker
+from segue.tasks.events import TaskEvent
+from segue.tasks.worker import Kind
+from segue.testing import ManualClock
+
+PATIENCE_SECONDS: Final = 20.0
+"""How long anything may take before it counts as never."""
+AT_ONCE: Final = Backoff(base_us=0, cap_us=0, jitter=0)
+"""Failed tasks are tried again without a wait."""
+TIMED: Final = Backoff(jitter=0)
+"""The documented waits, to the microsecond."""
+
+
+def manual_app(root: Path, clock: ManualClock, *, sync: SyncName = "os") -> App:
+    """Return an App that goes by a clock to turn."""
+    return App(root, sync=sync, clock=clock, ticks=clock.ticks)
+
+
+def work(
+    app: App, *, kind: Kind = "thread", size: int = 1, queues: list[str] | None = None
+) -> None:
+    """Run what is there, here and now, until nothing is left that could run."""
+    Worker(app, burst=True, kind=kind, min_size=size, queues=queues, drain=PATIENCE_SECONDS).run()
+
+
+@contextmanager
+def working(worker: Worker) -> Iterator[Worker]:
+    """Have a worker at work while the block lasts; what it cannot survive is raised at its end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the right thread.
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="test-worker", daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop(now=True)
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive(), "the worker does not stop"
+    if errors:
+        raise errors[0]
+
+
+def events_of(app: App, task_id: str) -> list[TaskEvent]:
+    """Return all that was said of a task, oldest first."""
+    return [event for _, event in app.log.read(0) if event.id == task_id]
+
+
+def happenings(app: App, task_id: str) -> list[str]:
+    """Return what happened to a task, oldest first."""
+    return [event.happened for event in events_of(app, task_id)]
+
+
+def letters(app: App, queue: str = "default") -> list[DeadLetter]:
+    """Return the dead letters of a queue."""
+    return list(app.store.queue(queue).dead_letters())
+
+
+def check_intact(root: Path) -> None:
+    """Verify every log that a store has left behind."""
+    for path in {segment.parent for segment in root.rglob("*.q")}:
+        with Log(path, read_only=True) as log:
+            assert [audit for audit in log.verify() if not audit.is_intact] == [], path
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Tell whether `holds` comes true while anybody would still wait for it."""
+    pause = threading.Event()
+    for _ in range(round(PATIENCE_SECONDS / 0.01)):
+        if holds():
+            return True
+        pause.wait(0.01)
+    return holds()

@@ -1,0 +1,183 @@
+"""The App whose workers these tests kill, and the facts its tasks leave behind.
+
+Every run of a task says so in one line of a file that all processes append to: a line is written
+in one step, so whatever is killed leaves whole lines. Where the store is, and which worker a
+process belongs to, is in the environment: processes of a worker have it from their worker.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from segue.clock import system_clock
+from segue.tasks import App, AsyncTask, Every, Task, current
+
+ROOT_VARIABLE: Final = "SEGUE_CRASH_ROOT"
+WORKER_VARIABLE: Final = "SEGUE_CRASH_WORKER"
+STORE: Final = "store"
+FACTS: Final = "facts"
+ACCOUNTS: Final = "accounts.sqlite3"
+GATE: Final = "gate"
+RETRIES: Final = 12
+"""More than any task is unlucky in a run."""
+BUSY_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.01
+WAIT_SECONDS_MAX: Final = 60.0
+EVERY_SECONDS: Final = 0.2
+POISON_RETRIES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A run of a task that began."""
+
+    id: str
+    attempt: int
+    worker: str
+    pid: int
+    at_us: int
+
+
+class Facts:
+    """Which runs began, as told by whoever ran them."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FACTS
+
+    def note(self) -> None:
+        """Say that the task that runs here has begun."""
+        task = current()
+        worker = os.environ.get(WORKER_VARIABLE, "")
+        fact = [task.id, task.attempt, worker, os.getpid(), system_clock()]
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, json.dumps(fact).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> list[Fact]:
+        """Return all that was said so far, in its order."""
+        if not self._path.exists():
+            return []
+        return [Fact(*json.loads(line)) for line in self._path.read_text().splitlines()]
+
+
+class Accounts:
+    """A ledger of somebody else: the effect of a task and its id go there in one transaction."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / ACCOUNTS
+
+    def prepare(self) -> None:
+        """Have the tables."""
+        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database, database:
+            database.execute("CREATE TABLE done (id TEXT PRIMARY KEY)")
+            database.execute("CREATE TABLE account (name TEXT PRIMARY KEY, cents INTEGER)")
+
+    def credit(self, task_id: str, name: str, cents: int) -> None:
+        """Add to an account, unless this task has done so before."""
+        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database:
+            database.execute("PRAGMA synchronous = OFF")  # Only processes die here.
+            with database:
+                first = database.execute("INSERT OR IGNORE INTO done VALUES (?)", (task_id,))
+                if first.rowcount:
+                    database.execute(
+                        "INSERT INTO account VALUES (?, ?) "
+                        "ON CONFLICT DO UPDATE SET cents = cents + excluded.cents",
+                        (name, cents),
+                    )
+
+    def read(self) -> dict[str, int]:
+        """Return how much is in each account."""
+        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database:
+            return dict(database.execute("SELECT name, cents FROM account"))
+
+
+class Tasks:
+    """The App on the store under a directory, and its tasks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.facts = facts = Facts(root)
+        self.accounts = accounts = Accounts(root)
+        self.app = app = App(root / STORE, sync="os", retries=RETRIES)
+        gate = root / GATE
+
+        @app.task
+        def double(number: int) -> int:
+            facts.note()
+            time.sleep(pause_seconds(number))
+            return 2 * number
+
+        @app.task
+        async def negate(number: int) -> int:
+            facts.note()
+            await asyncio.sleep(pause_seconds(number))
+            return -number
+
+        @app.task
+        def credit(name: str, cents: int) -> int:
+            facts.note()
+            accounts.credit(current().id, name, cents)
+            return cents
+
+        @app.task
+        def wait_once(number: int) -> str:
+            """Wait for the gate if it is the first try."""
+            facts.note()
+            attempt = current().attempt
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while attempt == 1 and not gate.exists() and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+            return f"try {attempt} of {number}"
+
+        @app.task(retries=POISON_RETRIES)
+        def poison() -> None:
+            facts.note()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        @app.task(retries=0)
+        def once(number: int) -> int:
+            facts.note()
+            return 2 * number
+
+        self.double: Task[[int], int] = double
+        self.negate: AsyncTask[[int], int] = negate
+        self.credit: Task[[str, int], int] = credit
+        self.wait_once: Task[[int], str] = wait_once
+        self.poison: Task[[], None] = poison
+        self.once: Task[[int], int] = once
+
+    def open_gate(self) -> None:
+        """Let those go on who wait."""
+        (self.root / GATE).touch()
+
+
+class Beats(Tasks):
+    """With a schedule, too: a task every moment, none left out."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        facts = self.facts
+
+        @self.app.task(queue="beats", schedule=Every(EVERY_SECONDS), missed="all")
+        def beat() -> None:
+            facts.note()
+
+        self.beat: Task[[], None] = beat
+
+
+def pause_seconds(number: int) -> float:
+    """Return how long a task takes: up to 40 ms, and for one in a hundred a fifth of a second."""
+    return 0.2 if number % 100 == 0 else number % 9 * 0.005
+
+
+app: Final = Tasks(Path(os.environ.get(ROOT_VARIABLE, "nowhere"))).app
+"""What workers of their own program, and their processes, find."""

@@ -1,0 +1,40 @@
+"""Processes that take events into the index of tasks, and are killed there."""
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+from segue.clock import system_clock
+from segue.tasks import index
+from segue.tasks.events import TaskEvent
+from tests.crash.channel import Channel
+from tests.crash.task_apps import Tasks
+
+READY = "ready"
+
+
+def catch_up_and_die(_: Channel, root: Path, batch_events: int, events: int) -> None:
+    """Be killed after so many events, in the middle of a transaction or at the end of one."""
+    original = index._apply
+    left = [events]
+
+    def apply(database: sqlite3.Connection, event: TaskEvent) -> None:
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        original(database, event)
+
+    vars(index).update({"_apply": apply, "BATCH_EVENTS": batch_events})
+    Tasks(root).app.desk.index.catch_up()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def catch_up_for_ever(channel: Channel, root: Path, batch_events: int) -> None:
+    """Take in events as they come, until killed; whatever goes wrong is reported."""
+    vars(index).update({"BATCH_EVENTS": batch_events})
+    tasks = Tasks(root)
+    channel.report(READY)
+    deadline_us = system_clock() + 60_000_000
+    while system_clock() < deadline_us:
+        tasks.app.desk.index.catch_up()

@@ -1,0 +1,200 @@
+"""Workers as processes of their own, some with a way to die built in.
+
+python -m tests.crash.task_workers kind size lease_seconds
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, cast
+
+from segue.errors import StorageFailed, StorageFull
+from segue.tasks import Worker, scheduling
+from segue.tasks.events import EventLog, TaskEvent
+from segue.tasks.scheduling import ScheduleBook, ScheduleState
+from segue.tasks.worker import Kind, settler
+from tests.crash.channel import Channel
+from tests.crash.task_apps import WORKER_VARIABLE, Beats, Tasks, app
+
+SIZE: Final = 2
+LOCK_SECONDS: Final = 1.0
+TICK_SECONDS: Final = 0.1
+FULL_TIMES: Final = 2
+FULL_PAUSE_SECONDS: Final = 0.8
+DRAIN_SECONDS: Final = 10.0
+
+Append = Callable[[EventLog, Iterable[TaskEvent]], None]
+
+
+def main(words: list[str]) -> None:
+    """Work until told to stop, or killed."""
+    kind, size, lease_seconds = words
+    Worker(
+        app,
+        kind=cast("Kind", kind),
+        min_size=int(size),
+        lease_ttl=float(lease_seconds),
+        drain=DRAIN_SECONDS,
+        name=os.environ[WORKER_VARIABLE],
+    ).run()
+
+
+def _be(name: str) -> None:
+    os.environ[WORKER_VARIABLE] = name
+
+
+def _worker(tasks: Tasks, name: str, lease_seconds: float, *, limit: int | None = None) -> Worker:
+    _be(name)
+    return Worker(
+        tasks.app,
+        min_size=SIZE,
+        lease_ttl=lease_seconds,
+        limit=limit,
+        drain=DRAIN_SECONDS,
+        name=name,
+    )
+
+
+def _end_when_told(channel: Channel, worker: Worker) -> None:
+    """Stop the worker once there is an order."""
+
+    def wait() -> None:
+        while not channel.has_order():
+            time.sleep(TICK_SECONDS)
+        worker.stop()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _replace_append(append: Append) -> None:
+    vars_of: dict[str, object] = {"append": append}
+    for name, value in vars_of.items():
+        setattr(EventLog, name, value)
+
+
+def work(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Work until told to stop."""
+    tasks = Tasks(root)
+    worker = _worker(tasks, name, lease_seconds)
+    _end_when_told(channel, worker)
+    worker.run()
+    tasks.app.close()
+
+
+def work_limited(_: Channel, root: Path, name: str, lease_seconds: float, limit: int) -> None:
+    """Work on so many tasks."""
+    tasks = Tasks(root)
+    _worker(tasks, name, lease_seconds, limit=limit).run()
+    tasks.app.close()
+
+
+def work_and_die_before_the_ack(_: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Be killed once a result is an event, and its message not yet acked."""
+    original = EventLog.append
+
+    def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
+        said = list(events)
+        original(self, said)
+        if any(event.happened == "completed" for event in said):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _replace_append(append)
+    _worker(Tasks(root), name, lease_seconds).run()
+
+
+def work_and_stop_before_the_event(
+    channel: Channel, root: Path, name: str, lease_seconds: float
+) -> None:
+    """Stop, as by SIGSTOP, where the lease was seen to be held and nothing is said yet."""
+    original = EventLog.append
+
+    def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
+        said = list(events)
+        if any(event.happened == "completed" for event in said):
+            channel.report("stops")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        original(self, said)
+
+    _replace_append(append)
+    tasks = Tasks(root)
+    _worker(tasks, name, lease_seconds, limit=1).run()
+    tasks.app.close()
+
+
+def work_on_a_full_disk(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Have no room for events at first, for longer than a lease."""
+    original = EventLog.append
+    refused: list[int] = []
+
+    def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
+        if len(refused) < FULL_TIMES:
+            refused.append(1)
+            raise StorageFull("no space left on device")
+        original(self, events)
+
+    _replace_append(append)
+    setattr(settler, "FULL_PAUSE_SECONDS", FULL_PAUSE_SECONDS)  # noqa: B010 - it is Final
+    tasks = Tasks(root)
+    worker = _worker(tasks, name, lease_seconds)
+    _end_when_told(channel, worker)
+    worker.run()
+    channel.report(len(refused))
+    tasks.app.close()
+
+
+def work_on_a_broken_disk(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Have no event appended, ever; report what the worker ends with."""
+
+    def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
+        raise StorageFailed("input/output error")
+
+    _replace_append(append)
+    tasks = Tasks(root)
+    try:
+        _worker(tasks, name, lease_seconds).run()
+    except StorageFailed as error:
+        channel.report(str(error))
+    tasks.app.close()
+
+
+def _hurry() -> None:
+    """Have schedules looked at often, and taken over soon: moments of these tests are short."""
+    quick = {
+        "LOCK_SECONDS": LOCK_SECONDS,
+        "TICK_SECONDS": TICK_SECONDS,
+        "STANDBY_SECONDS": TICK_SECONDS,
+    }
+    vars(scheduling).update(quick)
+
+
+def beat(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Work on schedules until told to stop."""
+    _hurry()
+    tasks = Beats(root)
+    worker = _worker(tasks, name, lease_seconds)
+    _end_when_told(channel, worker)
+    worker.run()
+    tasks.app.close()
+
+
+def beat_and_die_before_the_note(_: Channel, root: Path, name: str, lease_seconds: float) -> None:
+    """Be killed once something has fired, and before that is noted."""
+    _hurry()
+    original = ScheduleBook.note
+
+    def note(self: ScheduleBook, state: ScheduleState) -> None:
+        known = self.states().get(state.name)
+        if known is not None and state.fired > known.fired:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, state)
+
+    setattr(ScheduleBook, "note", note)  # noqa: B010 - a method in place of a method
+    _worker(Beats(root), name, lease_seconds).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,199 @@
+"""Schedules whose workers are killed: each moment fires once, whoever fires it."""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from segue.tasks.scheduling import SCHEDULES_TOPIC, ScheduleBook, ScheduleState
+from tests.crash.processes import KILLED, Child, ForkServer
+from tests.crash.replay import TORTURE, naming_seed, new_seed
+from tests.crash.task_apps import EVERY_SECONDS, Beats
+from tests.crash.task_workers import beat, beat_and_die_before_the_note
+
+logger = logging.getLogger(__name__)
+
+WORKERS: Final = 3
+KILLS: Final = 300 if TORTURE else 12
+EVERYBODY: Final = 0.25
+"""How often everybody is killed at once."""
+FIRINGS_BETWEEN_MAX: Final = 4
+LEASE_SECONDS: Final = 0.5
+KEPT_SECONDS: Final = 86_400.0
+STUCK_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.01
+
+
+@pytest.fixture
+def beats(scratch: Path) -> Iterator[Beats]:
+    """The App, for the test itself, with a queue that keeps what was settled."""
+    found = Beats(scratch)
+    with found.app:
+        queue = found.app.queue_for("beats")
+        queue.configure(replace(queue.rules, keep_seconds=KEPT_SECONDS))
+        yield found
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Return once it is so."""
+    deadline = time.monotonic() + STUCK_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came to pass: {what}"
+        time.sleep(LOOK_SECONDS)
+
+
+def noted(beats: Beats) -> ScheduleState | None:
+    """Return what is known of the schedule."""
+    return ScheduleBook(beats.app.store).states().get("beat")
+
+
+def fired(beats: Beats) -> int:
+    """Return how many firings were noted."""
+    state = noted(beats)
+    return 0 if state is None else state.fired
+
+
+class Shift:
+    """Three workers, who are replaced when they are killed."""
+
+    def __init__(self, root: Path, forks: ForkServer) -> None:
+        self._root = root
+        self._forks = forks
+        self._started = 0
+        self.present: list[Child] = []
+        self.kills = 0
+
+    def fill(self) -> None:
+        """Have three."""
+        while len(self.present) < WORKERS:
+            self._started += 1
+            name = f"beating-{self._started}"
+            self.present.append(self._forks.start(beat, self._root, name, LEASE_SECONDS))
+
+    def kill(self, victims: list[Child]) -> None:
+        """Kill some, and have others."""
+        for child in victims:
+            child.kill()
+        for child in victims:
+            self.present.remove(child)
+            with child:
+                assert child.join() == KILLED, child.read_rest()
+            self.kills += 1
+        self.fill()
+
+    def end(self) -> None:
+        """Have all end in order."""
+        for child in self.present:
+            child.tell("end")
+        for child in self.present:
+            with child:
+                assert child.join() == 0
+        self.present.clear()
+
+    def close(self) -> None:
+        """End whoever is left."""
+        for child in self.present:
+            child.close()
+
+
+def check(beats: Beats) -> list[int]:
+    """Assert that each moment since the schedule began fired once, and ran; return the moments."""
+    topic = beats.app.store.topic(SCHEDULES_TOPIC)
+    book = ScheduleBook(beats.app.store)
+    began = next(iter(topic.records({0: 0})))
+    book._take_in("beat", began.value)
+    began_us = book._states["beat"].last_us
+    last = noted(beats)
+    assert last is not None
+    step_us = round(EVERY_SECONDS * 1_000_000)
+    first_us = began_us // step_us * step_us + step_us
+    expected = list(range(first_us, last.last_us + 1, step_us))
+    pushed = {
+        f"beats/{message.id}": message.key or "" for message in beats.app.queue_for("beats").history()
+    }
+    moments = sorted(int(key.removeprefix("schedule:beat:")) for key in pushed.values())
+    runs = Counter(fact.id for fact in beats.facts.read())
+    logger.info("fired moments=%d noted=%d runs=%d", len(moments), last.fired, runs.total())
+
+    assert moments == expected
+    assert last.fired == len(expected)
+    assert runs.keys() == pushed.keys()
+    return moments
+
+
+@pytest.mark.timeout(0 if TORTURE else 120)
+def test_whoever_is_killed_each_moment_of_a_schedule_fires_exactly_once(
+    scratch: Path, beats: Beats, forks: ForkServer
+) -> None:
+    """Also where all are killed at once, and where one is killed as it fires: none is missed."""
+    seed = new_seed()
+    chance = random.Random(seed)
+    shift = Shift(scratch, forks)
+    with naming_seed(seed):
+        try:
+            shift.fill()
+            while shift.kills < KILLS:
+                due = fired(beats) + chance.randint(1, FIRINGS_BETWEEN_MAX)
+                wait_for(lambda due=due: fired(beats) >= due, f"{due} firings")  # type: ignore[misc]
+                time.sleep(chance.uniform(0, EVERY_SECONDS))
+                everybody = chance.random() < EVERYBODY
+                shift.kill(list(shift.present) if everybody else [chance.choice(shift.present)])
+            due = fired(beats) + 1
+            wait_for(lambda: fired(beats) >= due, "one firing more")
+            wait_for(lambda: len(runs_of(beats)) >= fired(beats), "all have run")
+            shift.end()
+        finally:
+            shift.close()
+        moments = check_after_settling(scratch, beats, forks)
+        logger.info("killed workers=%d moments=%d", shift.kills, len(moments))
+
+
+def runs_of(beats: Beats) -> set[str]:
+    """Return the tasks that ran."""
+    return {fact.id for fact in beats.facts.read()}
+
+
+def check_after_settling(scratch: Path, beats: Beats, forks: ForkServer) -> list[int]:
+    """Have one last worker finish what was left, and check."""
+    shift = Shift(scratch, forks)
+    try:
+        shift.fill()
+        queue = beats.app.queue_for("beats")
+        due = fired(beats) + 1
+        wait_for(lambda: fired(beats) >= due, "one firing more")
+        shift.end()
+        assert queue.count().dead == 0
+    finally:
+        shift.close()
+    settle(beats)
+    return check(beats)
+
+
+def settle(beats: Beats) -> None:
+    """Run what fired in the last moment before all ended, with nobody there to fire more."""
+    from segue.tasks import Worker
+
+    beats.app.schedules.clear()
+    Worker(beats.app, queues=["beats"], lease_ttl=LEASE_SECONDS, burst=True).run()
+
+
+def test_a_moment_that_fired_and_was_not_noted_is_not_fired_again(
+    scratch: Path, beats: Beats, forks: ForkServer
+) -> None:
+    """Killed between push and note, time after time: the key of the moment is what makes it one."""
+    for number in range(3):
+        name = f"dying-{number}"
+        with forks.start(beat_and_die_before_the_note, scratch, name, LEASE_SECONDS) as child:
+            assert child.join() == KILLED
+    assert fired(beats) == 0
+    pushed = len(list(beats.app.queue_for("beats").history()))
+    moments = check_after_settling(scratch, beats, forks)
+
+    assert pushed >= 1
+    assert len(moments) > pushed
