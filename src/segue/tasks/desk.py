@@ -188,11 +188,7 @@ class Desk:
 
     def cancel(self, task_id: str) -> bool:
         """Have a task not run, or stop; tell whether it was not finished yet."""
-        record = self.record(task_id)
-        if record.state is State.DEAD_LETTER:
-            queue, message_id = split_id(task_id)
-            return bool(self._queue(queue).discard(where=lambda x: x.message.id == message_id))
-        if record.state in TERMINAL:
+        if self.record(task_id).state in TERMINAL:
             return False
         self.cancellations.request(task_id)
         return True
