@@ -154,7 +154,19 @@ def test_popping_takes_and_settles_at_once(store: Store) -> None:
     push_groups(queue, "b2")
     assert queue.pop() is None
     job.release()
-    assert [message.text for message in queue.pop_many(5)] == ["b1", "b2"]
+    assert drain(queue) == [b"b1", b"b2"]
+
+
+def test_popping_many_is_popping_one_by_one(store: Store) -> None:
+    """What has waited for its group comes before what was pushed after it."""
+    queue = store.queue("jobs")
+    push_groups(queue, "a1 a2 a3 a4 -1")
+    job = queue.lease()
+    assert not [each for each in queue.lease_many(5) if each.group]
+    push_groups(queue, "-2")
+    job.ack()
+
+    assert [message.text for message in queue.pop_many(5)] == ["a2", "a3", "a4", "-2"]
 
 
 def test_a_group_may_have_several_out(store: Store, clock: ManualClock) -> None:

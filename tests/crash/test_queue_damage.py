@@ -350,3 +350,22 @@ def test_a_directory_that_is_gone_stops_nobody(scratch: Path, name: str) -> None
         clock.advance(seconds=11)
         assert bodies_of(queue) == ["new and late"]
         assert queue.count().total == 0
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_group_goes_on_without_a_message_that_is_damaged(scratch: Path, is_held: bool) -> None:
+    """Its first, that was to be tried again, or one that waits behind it."""
+    clock = ManualClock(START_US)
+    with open_store(scratch, "os", clock=clock) as store:
+        queue = store.queue(QUEUE, QueueRules(segment_items=1))
+        for body in ("first", "second", "third"):
+            queue.push(body, group="g")
+        queue.lease().fail(delay=1)
+        assert not queue.wait(0)
+    damage_body(path_of(scratch, "lanes/0"), "second" if is_held else "first")
+    clock.advance(seconds=1)
+
+    with open_store(scratch, "os", clock=clock) as store:
+        bodies = [job.text for job in drain(store.queue(QUEUE))]
+        assert bodies == (["first", "third"] if is_held else ["second", "third"])
+        assert store.queue(QUEUE).count().total == 0

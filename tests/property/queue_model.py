@@ -118,6 +118,8 @@ class QueueModel:
                     placed[group] += not message.has_place
                     leased[group] += 1
             yield message
+            if group is not None and settles and message.has_place:
+                return  # What waited for its place may be next: that is for the next step.
 
     def deliverable(self, now_us: int) -> list[MessageModel]:
         """Return what would be delivered, in order."""

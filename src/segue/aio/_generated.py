@@ -346,7 +346,8 @@ class Queue(QueueHandle):
         In the order of their ids: by priority, then as they were pushed, then those pushed with a
         delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
         become of it since; behind a dead letter that is none any more the dead letters start over.
-        Costs what it returns and what is outstanding, however much has never been delivered.
+        Costs what it returns and what is outstanding, however much has never been delivered; the
+        place behind a dead letter is found by going through them.
         """
         return await self._call(lambda queue: queue.browse(state=state, limit=limit, after=after))
 

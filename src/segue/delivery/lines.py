@@ -174,6 +174,10 @@ class Lines:
                     admission.note(group.digest, key, settles=settles)
                 takes.append(Take(lane, offset, 1, rest.attempt + 1, rest.since))
                 most -= 1
+                if settles and group is not None:
+                    if key in group.started:
+                        return takes  # Who waited for its place may come before all the rest.
+                    self._call_up_from(group, priority, 1)
             if most:
                 fresh = min(most, end_of(priority) - level.cursor)
                 if fresh > 0:
@@ -338,14 +342,18 @@ class Lines:
         """
         if group is None:
             return
-        for priority, held in group.held.items():
-            room = self.groups.places - len(group.leased)
-            while held and room > 0:
-                entry = heapq.heappop(held)
-                if self._is_waiting(entry):
-                    self._let_stand(entry[-1])
-                    heapq.heappush(self._level(priority).ready, entry)
-                    room -= 1
+        room = self.groups.places - len(group.leased)
+        for priority in group.held:
+            self._call_up_from(group, priority, room)
+
+    def _call_up_from(self, group: MessageGroup, priority: int, room: int) -> None:
+        held = group.held.get(priority)
+        while held and room > 0:
+            entry = heapq.heappop(held)
+            if self._is_waiting(entry):
+                self._let_stand(entry[-1])
+                heapq.heappush(self._level(priority).ready, entry)
+                room -= 1
 
     def _let_stand(self, rest: Rest) -> None:
         if rest.is_held:

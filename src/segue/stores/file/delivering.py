@@ -258,31 +258,33 @@ class Delivery:
         for place, record in enumerate(records):
             if not record.attr & TO_BE_LOOKED_AT:
                 continue
-            if group_of(record) is not None:
+            digest = group_of(record)
+            if digest is not None:
                 if not place:
-                    self._hold_back(lane, first)
+                    self._hold_back(lane, first, digest)
                 return records[:place]
             if self._is_outlived(Key(lane, record.offset), record, settle=place == 0):
                 return records[:place]
         return records
 
-    def _hold_back(self, lane: int, first: int) -> None:
+    def _hold_back(self, lane: int, first: int, digest: bytes) -> None:
         """Note the groups of neighbours that were never delivered; they come when it is their turn.
 
         As many as there is room for. If there is none, the lane waits, but for what can come now.
         """
         ledger = self._journal.ledger
-        room = max(1, HELD_MAX - ledger.held_back)
-        count = min(room, GROUPED_ITEMS_MAX, self._core.end_of(lane) - first)
-        digests: list[bytes] = []
-        for record in self._lanes[lane].run(first, count):
-            digest = group_of(record)
-            if digest is None:
-                break
-            digests.append(digest)
-        if ledger.held_back >= HELD_MAX and not ledger.groups.has_place(digests[0]):
+        room = HELD_MAX - ledger.held_back
+        if room <= 0 and not ledger.groups.has_place(digest):
             self._full.add(lane)
             return
+        digests = [digest]
+        count = min(room, GROUPED_ITEMS_MAX, self._core.end_of(lane) - first)
+        if count > 1:
+            for record in self._lanes[lane].run(first, count)[1:]:
+                following = group_of(record)
+                if following is None:
+                    break
+                digests.append(following)
         self._journal.write(events.Grouped(lane, first, 0, tuple(digests)))
 
     def _load_returned(self, take: Take) -> list[Record]:
