@@ -89,6 +89,7 @@ class FileWorld:
                 if flusher is not None:
                     flusher.stop()
                 log._abandon()
+                log._horizon.catalog.close()  # What was only read, so that files do not add up.
                 _open_logs.discard(log)
 
     def restart(self) -> None:
