@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Final
 
-from segue.cli.output import Column, Facts, Json, Kind, Value
+from segue.cli.output import Column, Facts, Json, Kind, Value, is_terminal
 from segue.cli.text import iso_time
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ COLUMNS: Final = (
     Column("state"),
     Column("attempt", Kind.COUNT),
     Column("updated", Kind.TIME),
-    Column("run_seconds", Kind.SECONDS),
-    Column("worker"),
     Column("error"),
 )
+ERROR_CHARACTERS_MAX: Final = 60
+"""How much of an error people are shown in a table."""
 
 
 def record_row(record: "TaskRecord") -> tuple[Value, ...]:
@@ -29,9 +29,7 @@ def record_row(record: "TaskRecord") -> tuple[Value, ...]:
         record.state.value,
         record.attempt,
         record.updated_us or None,
-        record.run_us / 1_000_000 if record.finished_us else None,
-        record.worker or None,
-        record.error or None,
+        _beginning(record.error) or None,
     )
 
 
@@ -96,6 +94,12 @@ def json_value(data: bytes | None) -> Json:
     except (ValueError, RecursionError):
         return text
     return value
+
+
+def _beginning(error: str) -> str:
+    if not is_terminal() or len(error) <= ERROR_CHARACTERS_MAX:
+        return error
+    return error[: ERROR_CHARACTERS_MAX - 1] + "…"
 
 
 def _text(data: bytes | None) -> str | None:

@@ -9,8 +9,9 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Final, Literal
 
 from segue.clock import Clock
 from segue.errors import TaskCancelled, TaskTimeout
@@ -119,10 +120,11 @@ class ThreadSlot(Slot):
         finally:
             run.enter(0)
 
-    def _await(self, coroutine: object) -> object:
+    def _await(self, coroutine: Coroutine[Any, Any, object]) -> object:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(coroutine)  # type: ignore[arg-type]
+        # In the context of this run: a Runner's own is that of the first.
+        return self._runner.run(coroutine, context=copy_context())
 
     def stop_run(self, run: Run) -> None:
         self.stopped_at = time.monotonic()
