@@ -12,6 +12,9 @@ from segue.tasks.rules import seconds_from
 from segue.tasks.signature import check_plain
 
 
+PROGRESS_BYTES_MAX: Final = 4_096
+
+
 class Retry(Exception):
     """Raise it to be tried again, after `delay` or a backoff. Counts as a try."""
 
@@ -72,6 +75,8 @@ class TaskContext:
         try:
             check_plain(value)
             said = msgspec.json.encode(value)
+            if len(said) > PROGRESS_BYTES_MAX:
+                raise ValueError(f"more than {PROGRESS_BYTES_MAX} bytes")
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"progress: {error}") from error
         self._report(said)

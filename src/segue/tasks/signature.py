@@ -18,6 +18,7 @@ import msgspec
 
 from segue.errors import BadArguments, BadResult, InvalidArgument
 
+RESULT_BYTES_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 100
 """How deep plain JSON may be nested."""
 
@@ -188,6 +189,11 @@ class Signature:
             data = _ENCODER.encode(value)
             check_finite(data, value)
             self._result_decoder.decode(data)
+            if len(data) > RESULT_BYTES_MAX:
+                raise ValueError(
+                    f"{len(data)} bytes, and at most {RESULT_BYTES_MAX} are kept; put it elsewhere "
+                    "and return where"
+                )
         except Exception as error:  # As above.
             raise BadResult(task=self._task, reason=f"its result: {_reason(error)}") from error
         return data

@@ -97,7 +97,8 @@ class TaskBench:
                             run.call,
                             report=run.report,
                             is_cancelled=lambda run=run: run.is_over,  # type: ignore[misc]
-                        )
+                        ),
+                        self.clock(),
                     )
                     self._settler.put(run)
                 self._settler.settle_waiting()

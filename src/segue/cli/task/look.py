@@ -61,7 +61,8 @@ def ls(
 ) -> None:
     """List tasks: those that are not finished first, then the finished, the latest first.
 
-    A terminal gets the beginning of each error, a pipe all of it; --json prints an object per task, as 'show' does but without a timeline.
+    A terminal gets the beginning of each error, a pipe all of it; --json prints an object per task,
+    as 'show' does but without its timeline.
 
     \b
     Examples:

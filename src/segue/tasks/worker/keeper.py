@@ -148,7 +148,11 @@ class Keeper:
                     self._end(run, Outcome(verdict="cancelled", error="cancelled while it ran"))
 
     def _end(self, run: Run, outcome: Outcome) -> None:
-        if run.conclude(outcome) and self._settler is not None and self._stopper is not None:
+        if (
+            run.conclude(outcome, self._clock())
+            and self._settler is not None
+            and self._stopper is not None
+        ):
             self._settler.put(run)
             self._stopper.stop_run(run)
 

@@ -70,7 +70,7 @@ class _Loop:
                 )
             else:
                 outcome = await self.loop.run_in_executor(self.pool, self._plain, run)
-            if run.conclude(outcome):
+            if run.conclude(outcome, self.crew.clock()):
                 self.crew.settler.put(run)
         except asyncio.CancelledError:
             return  # What came of it is said already.
@@ -165,7 +165,8 @@ class LoopCrew:
         self._loop.thread.start()
         for run, _ in list(loop.runs.values()):
             error = f"LoopBlocked: a task blocked the event loop for {blocked:.0f} s"
-            if run.conclude(Outcome(verdict="failed", error=error, is_timeout=True)):
+            outcome = Outcome(verdict="failed", error=error, is_timeout=True)
+            if run.conclude(outcome, self.clock()):
                 self.settler.put(run)
         loop.stop()
         self.freed()
@@ -207,6 +208,6 @@ class LoopCrew:
     def abort(self) -> None:
         """Have every run given back, as if it had never been taken, and stopped."""
         for run in self.runs:
-            if run.conclude(Outcome(verdict="released")):
+            if run.conclude(Outcome(verdict="released"), self.clock()):
                 self.settler.put(run)
                 self._loop.stop_run(run)

@@ -54,6 +54,7 @@ class Run:
         "_lock",
         "call",
         "deadline",
+        "ended_us",
         "envelope",
         "is_announced",
         "job",
@@ -88,6 +89,7 @@ class Run:
         self.renewed = now
         self.leased_until = now + job.ttl_seconds
         self.started_us = 0
+        self.ended_us = 0
         self.deadline: float | None = None
         self.outcome: Outcome | None = None
         self.progress: bytes | None = None
@@ -111,12 +113,13 @@ class Run:
         self.started_us = now_us
         self.deadline = None if self.timeout is None else now + self.timeout
 
-    def conclude(self, outcome: Outcome) -> bool:
+    def conclude(self, outcome: Outcome, now_us: int) -> bool:
         """Let this be what comes of it; False if something else came of it before."""
         with self._lock:
             if self.outcome is not None:
                 return False
             self.outcome = outcome
+            self.ended_us = now_us
             return True
 
     def report(self, progress: bytes) -> None:

@@ -140,7 +140,7 @@ class Settler:
                 continue
             outcome, delay = self._decided(run, outcome)
             settled.append((run, outcome, delay))
-            event = self._event(run, outcome, delay, now_us)
+            event = self._event(run, outcome, delay, run.ended_us)
             if event is not None:
                 events.append(event)
         self._append(events)
@@ -148,7 +148,7 @@ class Settler:
         for run, outcome, delay in settled:
             self._keeper.forget(run)
             if run.job.receipt not in lost:
-                self._count(run, outcome, delay, now_us)
+                self._count(run, outcome, delay)
         self._correct(settled, lost, now_us)
         done = [run.id for run, outcome, _ in settled if outcome.verdict == "cancelled"]
         if done:
@@ -279,7 +279,7 @@ class Settler:
                 events.append(self.event(run, "lost", now_us))
         self._append(events)
 
-    def _count(self, run: Run, outcome: Outcome, delay: float | None, now_us: int) -> None:
+    def _count(self, run: Run, outcome: Outcome, delay: float | None) -> None:
         counted = _COUNTED.get(outcome.verdict)
         if counted is None:
             return
@@ -295,7 +295,7 @@ class Settler:
             run.job.holder.name,
             counted,
             wait_us=max(0, run.started_us - pushed_us) if is_first else None,
-            run_us=max(0, now_us - run.started_us) if run.started_us else None,
+            run_us=max(0, run.ended_us - run.started_us) if run.started_us else None,
         )
 
 

@@ -79,7 +79,7 @@ class Slot:
         run.begin(crew.clock(), now)
         if not run.is_over:
             outcome = self.perform(run)
-            if run.conclude(outcome):
+            if run.conclude(outcome, crew.clock()):
                 crew.settler.put(run)
         self.run = None
         self.stopped_at = None
@@ -249,6 +249,6 @@ class SlotCrew:
         """Have every run given back, as if it had never been taken, and stopped."""
         for slot in self.slots:
             run = slot.run
-            if run is not None and run.conclude(Outcome(verdict="released")):
+            if run is not None and run.conclude(Outcome(verdict="released"), self.clock()):
                 self.settler.put(run)
                 slot.stop_run(run)

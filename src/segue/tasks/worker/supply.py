@@ -158,7 +158,7 @@ class Supply:
         if outcome is None:
             return run
         run.begin(self._app.clock(), now)
-        run.conclude(outcome)
+        run.conclude(outcome, run.started_us)
         self._settler.put(run)
         return None
 
@@ -195,5 +195,5 @@ class Supply:
 
     def _give_back(self, runs: list[Run]) -> None:
         for run in runs:
-            if run.conclude(Outcome(verdict="released")):
+            if run.conclude(Outcome(verdict="released"), self._app.clock()):
                 self._settler.put(run)
