@@ -195,7 +195,7 @@ def unpack_prefix(payload: bytes, attr: int) -> tuple[Prefix, bytes]:
     if not length:
         return {}, payload
     try:
-        prefix = json.loads(payload[:length])
+        prefix = json.loads(payload[:length].decode())  # Bytes would be guessed at first.
     except (ValueError, RecursionError):
         return {}, payload
     if not isinstance(prefix, dict):

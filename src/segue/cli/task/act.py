@@ -123,9 +123,9 @@ def cancel(
     """Have tasks not run, or stop if they run.
 
     By their ids, or all that fit and are not finished; of those it asks first. One that runs stops
-    if it can: a process is killed, a coroutine cancelled, a thread told. A dead letter is dropped
-    if its id is given. Those that are finished are left and listed. Exit code 3 says that of some
-    nothing is known; the others are cancelled all the same.
+    if it can: a process is killed, a coroutine cancelled, a thread told. Those that are finished,
+    dead letters among them, are left and listed. Exit code 3 says that of some nothing is known;
+    the others are cancelled all the same.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def cancel(
             if wanted and not dry_run:
                 ask_first(f"Cancel {len(wanted):,} tasks?", yes=yes)
         else:
-            wanted = _looked_up(desk, ids or [], report, only=(*unfinished, State.DEAD_LETTER))
+            wanted = _looked_up(desk, ids or [], report, only=unfinished)
         report.done = wanted if dry_run else [each for each in wanted if desk.cancel(each)]
     report.show("cancelled", dry_run=dry_run, as_json=as_json)
 

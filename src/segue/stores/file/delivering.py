@@ -291,7 +291,7 @@ class Delivery:
         key = Key(take.lane, take.first)
         ledger = self._journal.ledger
         try:
-            record = self._core.record_of(key)
+            record = self._read_before(key) or self._core.record_of(key)
         except UNREADABLE as error:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
             how = How.DAMAGED if is_damage(error) else How.LOST
@@ -307,6 +307,14 @@ class Delivery:
         if self._is_outlived(key, record, settle=True):
             return []
         return [record]
+
+    def _read_before(self, key: Key) -> Record | None:
+        """Return a record that is in memory, as it is when its group was looked at just now."""
+        lane = self._lanes.get(key.lane)
+        if lane is None or key in self._journal.ledger.places:
+            return None
+        place = key.offset - lane.base
+        return lane.ahead[place] if 0 <= place < len(lane.ahead) else None
 
     def _pass_gap(self, lane: int, first: int) -> None:
         """Go on after messages that cannot be read; the damaged file is kept in quarantine."""
