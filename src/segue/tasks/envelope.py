@@ -12,6 +12,7 @@ import msgspec
 from segue.errors import InvalidArgument
 
 EMPTY: Final = msgspec.Raw(b"{}")
+RETRIES_MAX: Final = 1_000
 TASK_NAME_MAX: Final = 200
 """How many characters the name of a task has at most."""
 
@@ -27,8 +28,8 @@ class Envelope(msgspec.Struct, omit_defaults=True, frozen=True):
     """The schedule that it comes from."""
 
     def __post_init__(self) -> None:
-        if self.retries is not None and self.retries < 0:
-            raise ValueError(f"retries must not be negative: {self.retries}")
+        if self.retries is not None and not 0 <= self.retries <= RETRIES_MAX:
+            raise ValueError(f"retries must be from 0 to {RETRIES_MAX}: {self.retries}")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout must be positive: {self.timeout}")
 

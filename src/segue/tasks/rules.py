@@ -11,13 +11,13 @@ from segue.delivery.retry import BASE_SECONDS_DEFAULT, CAP_SECONDS_DEFAULT, JITT
 from segue.delivery.rules import QueueRules, check_count, check_seconds
 from segue.errors import InvalidArgument
 from segue.log.options import Duration
+from segue.tasks.envelope import RETRIES_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT
 from segue.tasks.schedule import Cron, Every, Missed
 
 QUEUE_DEFAULT: Final = "default"
 PRIORITY_DEFAULT: Final = NAMES["normal"]
 RETRIES_DEFAULT: Final = 3
-RETRIES_MAX: Final = 1_000
 TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 TENANT_MARK: Final = ".tenant."
 """Between the name of a queue and that of a tenant: each tenant has a queue of its own."""

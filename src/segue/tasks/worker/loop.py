@@ -166,6 +166,8 @@ class LoopCrew:
         for run, _ in list(loop.runs.values()):
             error = f"LoopBlocked: a task blocked the event loop for {blocked:.0f} s"
             outcome = Outcome(verdict="failed", error=error, is_timeout=True)
+            if not run.started_us:
+                outcome = Outcome(verdict="released")
             if run.conclude(outcome, self.clock()):
                 self.settler.put(run)
         loop.stop()

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -51,12 +50,19 @@ class ProcessSlot(Slot):
         """Of the process, if there is one."""
         return None if self._process is None else self._process.pid
 
+    def prepare(self, run: Run) -> None:
+        if self._connection is None or not self._is_alive():
+            try:
+                self._start()
+            except AppNotFound:
+                if not run.is_over:  # Or it was cancelled, and its process killed while it started.
+                    raise
+
     def perform(self, run: Run) -> Outcome:
         connection = self._connection
-        if connection is None or not self._is_alive():
-            connection = self._start()
-        run.begin(self._crew.clock(), time.monotonic())  # Starting a process is not its time.
         try:
+            if connection is None:
+                raise EOFError
             connection.send_bytes(msgspec.msgpack.encode(run.call))
             while True:
                 if not connection.poll(POLL_SECONDS):
@@ -72,7 +78,7 @@ class ProcessSlot(Slot):
     def _is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def _start(self) -> Connection:
+    def _start(self) -> None:
         self.close()
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -88,7 +94,7 @@ class ProcessSlot(Slot):
             if connection.poll(START_SECONDS):
                 answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
                 if not answer.problem:
-                    return connection
+                    return
                 problem = answer.problem
             else:
                 problem = f"it was not ready after {START_SECONDS:g} s"

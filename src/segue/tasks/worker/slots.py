@@ -55,6 +55,7 @@ class Slot:
                 self._take(run)
         except BaseException as error:  # noqa: BLE001 - a slot that ends must be missed.
             if not (self.is_given_up or self._was_told(error)):
+                self._give_back()
                 crew.on_error(error)
         finally:
             self._leave()
@@ -62,6 +63,12 @@ class Slot:
     def _was_told(self, error: BaseException) -> bool:
         """Tell whether an error is what the task before was told, and had no time to hear."""
         return self.is_leaving and isinstance(error, TaskTimeout | TaskCancelled)
+
+    def _give_back(self) -> None:
+        """Let somebody else have what this slot cannot run."""
+        run = self.run
+        if run is not None and run.conclude(Outcome(verdict="released"), self._crew.clock()):
+            self._crew.settler.put(run)
 
     def _leave(self) -> None:
         try:
@@ -76,7 +83,8 @@ class Slot:
         now = time.monotonic()
         self.since = now
         self.run = run
-        run.begin(crew.clock(), now)
+        self.prepare(run)
+        run.begin(crew.clock(), time.monotonic())
         if not run.is_over:
             outcome = self.perform(run)
             if run.conclude(outcome, crew.clock()):
@@ -84,6 +92,9 @@ class Slot:
         self.run = None
         self.stopped_at = None
         self.since = time.monotonic()
+
+    def prepare(self, run: Run) -> None:
+        """Have what it takes to run a task. The time for this is not the task's."""
 
     def perform(self, run: Run) -> Outcome:
         """Run a task and return what came of it."""
