@@ -24,6 +24,9 @@ EVERY_SECONDS_MIN: Final = 0.1
 RUNNING_SHOWN_MAX: Final = 20
 """Of the tasks that run now, how many are shown: those that have run longest."""
 
+DECISIONS_SHOWN_MAX: Final = 5
+"""Of the decisions of autoscalers, how many people are shown: the latest."""
+
 _OUT: Final = ("acked", "popped")
 _GONE: Final = (*_OUT, "purged", "discarded", "outlived", "dropped", "lost", "damaged")
 """What a queue no longer holds, by how that came."""
@@ -74,6 +77,34 @@ _TASK_COLUMNS: Final = (
     Column("run_p50_ms", Kind.COUNT),
     Column("run_p99_ms", Kind.COUNT),
 )
+_DECISION_COLUMNS: Final = (
+    Column("worker"),
+    Column("at", Kind.TIME),
+    Column("before", Kind.COUNT),
+    Column("after", Kind.COUNT),
+    Column("reason"),
+)
+# A terminal has room for these, and under shorter names.
+_BRIEF: Final[dict[str, dict[str, str]]] = {
+    "queues": {
+        **{name: name for name in ("queue", "ready", "delayed", "leased", "dead")},
+        "in_per_second": "in/s", "out_per_second": "out/s",
+        "oldest_seconds": "oldest_seconds", "paused": "paused", "problem": "problem",
+    },
+    "workers": {
+        **{name: name for name in ("worker", "state", "size", "min", "max", "busy")},
+        "per_second": "done/s", "heartbeat_seconds": "heard_seconds", "safe_to_stop": "safe",
+    },
+    "tasks": {
+        "task": "task", "queue": "queue", "completed": "done", "dead": "dead",
+        **{
+            f"{what}_{rank}_ms": f"{what} {rank}"
+            for what in ("wait", "run")
+            for rank in ("p50", "p99")
+        },
+    },
+    "decisions": {"worker": "worker", "at": "at", "reason": "decided"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +154,8 @@ def top(
         if is_terminal() and not once and not as_json:
             _live(path, store, before, every)
         time.sleep(every)
-        show(*sections(path, before, look(store)), as_json=as_json)
+        found = sections(path, before, look(store))
+        show(*(brief(found) if is_terminal() and not as_json else found), as_json=as_json)
 
 
 def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> None:
@@ -135,7 +167,7 @@ def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> Non
     from segue.cli.tables import _facts_table, _rows_table
 
     def frame(now: Look) -> Group:
-        found = sections(path, before, now)
+        found = brief(sections(path, before, now))
         return Group(
             *(
                 _facts_table(each) if isinstance(each, Facts) else _rows_table(each)
@@ -221,7 +253,31 @@ def sections(path: Path, before: Look, now: Look) -> list[Section]:
             rows=running[:RUNNING_SHOWN_MAX],
         ),
         Rows(name="tasks", mark="task", columns=_TASK_COLUMNS, rows=_task_rows(now)),
+        Rows(
+            name="decisions", mark="decision", columns=_DECISION_COLUMNS, rows=_decision_rows(now)
+        ),
     ]
+
+
+def brief(frame: list[Section]) -> list[Section]:
+    """Return of a frame what fits on a terminal."""
+    return [_brief_rows(each) if isinstance(each, Rows) else each for each in frame]
+
+
+def _brief_rows(section: Rows) -> Rows:
+    names = _BRIEF.get(section.name)
+    if names is None:
+        return section
+    places = [place for place, column in enumerate(section.columns) if column.key in names]
+    rows = section.rows[:DECISIONS_SHOWN_MAX] if section.name == "decisions" else section.rows
+    return Rows(
+        name=section.name,
+        columns=[
+            Column(names[section.columns[place].key], section.columns[place].kind)
+            for place in places
+        ],
+        rows=[[row[place] for place in places] for row in rows],
+    )
 
 
 def is_safe_to_stop(report: "WorkerReport", now: Look) -> bool:
@@ -317,6 +373,13 @@ def _task_rows(now: Look) -> list[tuple[Value, ...]]:
             )
         )
     return rows
+
+
+def _decision_rows(now: Look) -> list[tuple[Value, ...]]:
+    """Return what autoscalers did, the latest first."""
+    found = [(each, report.worker) for report in now.workers for each in report.decisions]
+    found.sort(key=lambda pair: -pair[0].at_us)
+    return [(name, each.at_us, each.before, each.after, each.reason) for each, name in found]
 
 
 def _metrics(now: Look) -> "MetricsSnapshot":

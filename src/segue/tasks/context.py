@@ -11,7 +11,6 @@ from segue.log.options import Duration
 from segue.tasks.rules import seconds_from
 from segue.tasks.signature import check_plain
 
-
 PROGRESS_BYTES_MAX: Final = 4_096
 
 

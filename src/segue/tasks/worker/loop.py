@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from segue.clock import Clock
+from segue.tasks.worker.reports import SlotReport
 from segue.tasks.worker.runs import Outcome, Run, execute, execute_async
 from segue.tasks.worker.settler import Settler
 from segue.tasks.worker.supply import Supply
@@ -191,6 +192,20 @@ class LoopCrew:
         """Return for how long each free place has been free, as far as that is known."""
         idle_us = 0 if self._loop.runs else time.monotonic() - self._idle_since
         return [round(idle_us * 1_000_000)] * max(0, self._size - self.busy)
+
+    def reports(self) -> list[SlotReport]:
+        """Return what runs, as if each run had a slot."""
+        now_us = self.clock()
+        return [
+            SlotReport(
+                number,
+                "busy",
+                max(0, now_us - run.started_us) / 1_000_000 if run.started_us else 0.0,
+                run.call.task,
+                run.id,
+            )
+            for number, run in enumerate(self.runs, 1)
+        ]
 
     # Ending --------------------------------------------------------------------------------
 

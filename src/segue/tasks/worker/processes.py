@@ -46,9 +46,8 @@ class ProcessSlot(Slot):
         self._connection: Connection | None = None
 
     @property
-    def pid(self) -> int | None:
-        """Of the process, if there is one."""
-        return None if self._process is None else self._process.pid
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
 
     def prepare(self, run: Run) -> None:
         if self._connection is None or not self._is_alive():

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from segue.clock import Clock
 from segue.errors import TaskCancelled, TaskTimeout
+from segue.tasks.worker.reports import SlotReport
 from segue.tasks.worker.runs import Outcome, Run, execute
 from segue.tasks.worker.settler import Settler
 from segue.tasks.worker.supply import Supply
@@ -44,6 +45,17 @@ class Slot:
         if self.is_leaving:
             return "shutting_down"
         return "busy" if self.run is not None else "idle"
+
+    @property
+    def pid(self) -> int:
+        """Of the process it has its tasks run in; 0 for this one."""
+        return 0
+
+    def report(self, now: float) -> SlotReport:
+        """Return how it stands."""
+        run = self.run
+        task, task_id = (run.call.task, run.id) if run is not None else ("", "")
+        return SlotReport(self.number, self.state, now - self.since, task, task_id, self.pid)
 
     def _work(self) -> None:
         crew = self._crew
@@ -248,6 +260,11 @@ class SlotCrew:
         """Return for how long each idle slot has been idle."""
         now = time.monotonic()
         return [round((now - slot.since) * 1_000_000) for slot in self.slots if slot.run is None]
+
+    def reports(self) -> list[SlotReport]:
+        """Return how each slot stands."""
+        now = time.monotonic()
+        return [slot.report(now) for slot in self.slots]
 
     # Ending --------------------------------------------------------------------------------
 

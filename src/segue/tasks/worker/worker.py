@@ -37,7 +37,6 @@ from segue.tasks.worker.processes import ProcessSlot
 from segue.tasks.worker.reports import (
     REPORT_SECONDS,
     DecisionReport,
-    SlotReport,
     WorkerReport,
     prepare_reports,
     send_report,
@@ -303,7 +302,7 @@ class Worker:
             busy=self._crew.busy,
             min=self._rules.min_workers,
             max=self._rules.max_workers,
-            slots=self._slot_reports(),
+            slots=self._crew.reports(),
             decisions=list(self._decisions),
             standing=self._scaler.standing or "",
             is_safe_to_stop=is_safe_to_stop(sample) and not self._keeper.runs,
@@ -311,35 +310,6 @@ class Worker:
             metrics=self.metrics.snapshot().to_dict(),
             per_second=throughputs[-1].per_second if throughputs else 0.0,
         )
-
-    def _slot_reports(self) -> list[SlotReport]:
-        now = time.monotonic()
-        if isinstance(self._crew, LoopCrew):
-            now_us = self.app.clock()
-            return [
-                SlotReport(
-                    number,
-                    "busy",
-                    (now_us - run.started_us) / 1_000_000 if run.started_us else 0.0,
-                    run.call.task,
-                    run.id,
-                )
-                for number, run in enumerate(self._crew.runs, 1)
-            ]
-        reports = []
-        for slot in self._crew.slots:
-            run = slot.run
-            reports.append(
-                SlotReport(
-                    slot.number,
-                    slot.state,
-                    now - slot.since,
-                    run.call.task if run is not None else "",
-                    run.id if run is not None else "",
-                    (slot.pid or 0) if isinstance(slot, ProcessSlot) else 0,
-                )
-            )
-        return reports
 
 
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
