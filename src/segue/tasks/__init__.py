@@ -9,7 +9,7 @@ states.py      the life of a task as a table
 events.py      what happened to tasks: the log
 index.py       records of tasks, derived from the log
 desk.py        questions about tasks, and acts on them
-results.py     the handle of a queued task
+results.py     the handle of a queued task; threads.py has short calls made for async code
 cancelling.py  requests to cancel
 schedule.py    when a schedule is due; scheduling.py has it fire once
 autoscaler.py  how many workers there should be

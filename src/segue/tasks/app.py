@@ -19,7 +19,7 @@ from segue.tasks.desk import Desk, split_id
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
 from segue.tasks.records import TaskRecord
-from segue.tasks.results import Result, Watch, wait_until
+from segue.tasks.results import Result, Watch, wait_until, wait_until_async
 from segue.tasks.rules import (
     PRIORITY_DEFAULT,
     QUEUE_DEFAULT,
@@ -90,7 +90,7 @@ class App:
         self.weights = dict(weights or {})
         self.tasks: dict[str, TaskBase[Any, Any]] = {}
         self.schedules: dict[str, ScheduleEntry] = {}
-        self._sync: SyncName = sync
+        self.sync: SyncName = sync
         self._defaults = TaskRules(
             name="default",
             queue=checked_name(queue),
@@ -372,6 +372,10 @@ class App:
         """Return the record of a task once it is finished. Raises ResultTimeout, TaskNotFound."""
         return wait_until(self._opened().watch, self.record, task_id, timeout_us)
 
+    async def wait_for_async(self, task_id: str, timeout_us: int | None) -> TaskRecord:
+        """Do as `wait_for` does, without a thread that waits."""
+        return await wait_until_async(self._opened().watch, self.record, task_id, timeout_us)
+
     def cancel(self, task_id: str) -> bool:
         """Have a task not run, or stop; tell whether it was not finished yet."""
         return self.desk.cancel(task_id)
@@ -405,7 +409,7 @@ class App:
         with self._lock:
             rooms = self._rooms
             if rooms is None or rooms.pid != os.getpid():
-                rooms = self._rooms = _Rooms(self, self._sync)
+                rooms = self._rooms = _Rooms(self, self.sync)
         return rooms
 
     def use(
@@ -420,7 +424,7 @@ class App:
         self.close()
         with self._lock:
             self.url = url
-            self._sync = sync or self._sync
+            self.sync = sync or self.sync
             self.clock, self.ticks = clock or self.clock, ticks or self.ticks
 
     def close(self) -> None:

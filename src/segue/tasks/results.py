@@ -3,8 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -21,6 +21,7 @@ from segue.stores.arguments import duration_us
 from segue.tasks.events import EventLog, read_event
 from segue.tasks.records import TaskRecord
 from segue.tasks.states import TERMINAL, State
+from segue.tasks.threads import in_thread
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LOOK_SECONDS: Final = 1.0
-"""How often whoever waits looks whether the message is still there at all."""
+LOOK_SECONDS_MAX: Final = 30.0
+"""How often whoever waits looks whether the message is still there at all: ever less often."""
 FOLLOW_SECONDS: Final = 0.25
 REST_SECONDS: Final = 2.0
 """How long the thread that follows the events stays after the last one stopped waiting."""
@@ -76,7 +78,8 @@ class Result(Generic[R]):
 
     async def get_async(self, timeout: Duration | None = None) -> R:
         """Wait for the result without holding up the event loop."""
-        return await asyncio.to_thread(self.get, timeout)
+        timeout_us = duration_us(timeout, name="timeout")
+        return self._value(await self._app.wait_for_async(self.id, timeout_us))
 
     def cancel(self) -> bool:
         """Have the task not run, or stop if it runs; tell whether it was not finished yet.
@@ -116,16 +119,16 @@ class Watch:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._lock = threading.Lock()
-        self._waiting: dict[bytes, list[threading.Event]] = {}
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
     @contextmanager
-    def on(self, task_id: str) -> Iterator[threading.Event]:
-        """Yield what is set whenever the task may have finished, from now on."""
-        key, news = task_id.encode(), threading.Event()
+    def telling(self, task_id: str, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell`, in another thread, whenever the task may have finished, from now on."""
+        key = task_id.encode()
         with self._lock:
-            self._waiting.setdefault(key, []).append(news)
+            self._waiting.setdefault(key, []).append(tell)
             if self._thread is None and not self._closed:
                 start = self._log.end()
                 self._thread = threading.Thread(
@@ -133,11 +136,11 @@ class Watch:
                 )
                 self._thread.start()
         try:
-            yield news
+            yield
         finally:
             with self._lock:
                 waiting = self._waiting[key]
-                waiting.remove(news)
+                waiting.remove(tell)
                 if not waiting:
                     del self._waiting[key]
 
@@ -174,8 +177,9 @@ class Watch:
         event = read_event(value)
         if event is not None and event.happened in _FINISHED:
             with self._lock:
-                for news in self._waiting.get(key, ()):
-                    news.set()
+                waiting = list(self._waiting.get(key, ()))
+            for tell in waiting:
+                tell()
 
     def close(self) -> None:
         """Tell nobody anything any more."""
@@ -195,16 +199,50 @@ def wait_until(watch: Watch, look: "Look", task_id: str, timeout_us: int | None)
     record = look(task_id)
     if record.state in TERMINAL:
         return record
-    with watch.on(task_id) as news:
+    news = threading.Event()
+    pause = LOOK_SECONDS
+    with watch.telling(task_id, news.set):
         while True:
             record = look(task_id)
             if record.state in TERMINAL:
                 return record
-            left = LOOK_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise ResultTimeout(f"task {task_id} is {record.state.value}, and has no result")
-            news.wait(min(left, LOOK_SECONDS))
+            news.wait(_pause(record, pause, deadline))
             news.clear()
+            pause = min(2 * pause, LOOK_SECONDS_MAX)
+
+
+async def wait_until_async(
+    watch: Watch, look: "Look", task_id: str, timeout_us: int | None
+) -> TaskRecord:
+    """Do as `wait_until` does, without a thread that waits."""
+    deadline = None if timeout_us is None else time.monotonic() + timeout_us / 1_000_000
+    news = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # Nobody waits any more: the loop is closed.
+            loop.call_soon_threadsafe(news.set)
+
+    pause = LOOK_SECONDS
+    with watch.telling(task_id, tell):
+        while True:
+            record = await in_thread(look, task_id)
+            if record.state in TERMINAL:
+                return record
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), _pause(record, pause, deadline))
+            news.clear()
+            pause = min(2 * pause, LOOK_SECONDS_MAX)
+
+
+def _pause(record: TaskRecord, pause: float, deadline: float | None) -> float:
+    """Return how long to wait before the next look. Raises ResultTimeout if there is none."""
+    if deadline is None:
+        return pause
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise ResultTimeout(f"task {record.id} is {record.state.value}, and has no result")
+    return min(left, pause)
 
 
 class Look(Protocol):

@@ -1,6 +1,5 @@
 """A function that can be queued. Calling it runs it here; `enqueue` has a worker run it."""
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -20,6 +19,7 @@ from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.results import Result
 from segue.tasks.rules import TaskRules, seconds_from
 from segue.tasks.signature import Signature
+from segue.tasks.threads import in_thread
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -87,7 +87,7 @@ class Queued(Generic[P, R]):
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Queue a call without holding up the event loop."""
-        return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+        return await in_thread(self.enqueue, *args, **kwargs)
 
     def map(self, values: Iterable[object]) -> list[Result[R]]:
         """Queue a call for each value, its only argument, all in one step."""

@@ -47,7 +47,7 @@ class TaskBench:
         self.app = app
         self.clock = clock or ManualClock()
         self.metrics = Metrics()
-        self._before = (app.url, app.clock, app.ticks)
+        self._before = (app.url, app.sync, app.clock, app.ticks)
         self._is_draining = False
         app.use(path, sync="os", clock=self.clock, ticks=self.clock.ticks)
         app.desk.prepare()
@@ -150,8 +150,8 @@ class TaskBench:
     def close(self) -> None:
         """Give the App back its own store and clock."""
         self._scheduler.close()
-        url, clock, ticks = self._before
-        self.app.use(url, clock=clock, ticks=ticks)
+        url, sync, clock, ticks = self._before
+        self.app.use(url, sync=sync, clock=clock, ticks=ticks)
 
     def __enter__(self) -> Self:
         return self

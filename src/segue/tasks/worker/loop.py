@@ -9,10 +9,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from segue.clock import Clock
+from segue.errors import TaskCancelled
 from segue.tasks.worker.reports import SlotReport
 from segue.tasks.worker.runs import Outcome, Run, execute, execute_async
 from segue.tasks.worker.settler import Settler
@@ -35,7 +36,6 @@ class _Loop:
         self.beat = time.monotonic()
         self.is_given_up = False
         self.thread = threading.Thread(target=self._work, name="segue-loop", daemon=True)
-        self.pool = ThreadPoolExecutor(thread_name_prefix="segue-plain")
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -43,7 +43,6 @@ class _Loop:
         try:
             self.loop.run_forever()
         finally:
-            self.pool.shutdown(wait=False, cancel_futures=True)
             if not self.is_given_up:
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
@@ -70,7 +69,7 @@ class _Loop:
                     run.task, run.call, report=run.report, is_cancelled=lambda: run.is_over
                 )
             else:
-                outcome = await self.loop.run_in_executor(self.pool, self._plain, run)
+                outcome = await self._plain(run)
             if run.conclude(outcome, self.crew.clock()):
                 self.crew.settler.put(run)
         except asyncio.CancelledError:
@@ -79,8 +78,31 @@ class _Loop:
             self.runs.pop(id(run), None)
             self.crew.freed()
 
-    def _plain(self, run: Run) -> Outcome:
-        return execute(run.task, run.call, report=run.report, is_cancelled=lambda: run.is_over)
+    async def _plain(self, run: Run) -> Outcome:
+        """Run a plain function in a thread of its own: nobody waits for one that never returns."""
+        ended: asyncio.Future[Outcome] = self.loop.create_future()
+
+        def tell(outcome: Outcome) -> None:
+            if not ended.done():
+                ended.set_result(outcome)
+
+        def work() -> None:
+            run.enter(threading.get_ident())
+            try:
+                outcome = execute(
+                    run.task, run.call, report=run.report, is_cancelled=lambda: run.is_over
+                )
+            finally:
+                run.enter(0)
+            with suppress(RuntimeError):  # The loop is closed: what came of it is said already.
+                self.loop.call_soon_threadsafe(tell, outcome)
+
+        threading.Thread(target=_unless_stopped(work), name="segue-plain", daemon=True).start()
+        try:
+            return await ended
+        except asyncio.CancelledError:
+            run.raise_in_thread(TaskCancelled)
+            raise
 
     def stop_run(self, run: Run) -> None:
         found = self.runs.get(id(run))
@@ -89,6 +111,16 @@ class _Loop:
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def _unless_stopped(work: Callable[[], None]) -> Callable[[], None]:
+    """Return `work` that ends quietly if it hears too late that it should stop."""
+
+    def run() -> None:
+        with suppress(TaskCancelled):
+            work()
+
+    return run
 
 
 class LoopCrew:
