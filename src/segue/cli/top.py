@@ -50,7 +50,7 @@ def top(
     it is shown once: rates are then those between two looks, --every apart.
 
     Safe to stop is a worker that has no task and whose queues have none that waits; safe_to_stop
-    as a whole says it of all workers.
+    as a whole says it of all workers, and that no lease is out, whoever has it.
 
     \b
     Examples:

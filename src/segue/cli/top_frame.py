@@ -111,14 +111,16 @@ def sections(path: Path, before: Look, now: Look) -> list[Section]:
     """Return a frame: what two looks tell."""
     running = _running(now)
     safe = {report.worker: is_safe_to_stop(report, now) for report in now.workers}
+    leased = sum(stats.counts.leased for stats in now.queues.values())
     return [
         Facts(
             items=(
                 (Column("store"), str(path)),
                 (Column("at", Kind.TIME), now.clock_us),
-                (Column("safe_to_stop"), all(safe.values())),
+                # A lease may be that of a worker that does not get around to reporting.
+                (Column("safe_to_stop"), not leased and all(safe.values())),
                 (Column("ready", Kind.COUNT), sum(q.counts.ready for q in now.queues.values())),
-                (Column("leased", Kind.COUNT), sum(q.counts.leased for q in now.queues.values())),
+                (Column("leased", Kind.COUNT), leased),
                 (Column("slots", Kind.COUNT), sum(report.size for report in now.workers)),
                 (Column("busy", Kind.COUNT), sum(report.busy for report in now.workers)),
                 (Column("per_second", Kind.COUNT), _round(sum(w.per_second for w in now.workers))),

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -21,6 +22,7 @@ from segue.tasks.worker.slots import Slot, SlotCrew
 
 START_SECONDS: Final = 60.0
 """How long a process may take to import the App."""
+START_TRIES: Final = 3
 POLL_SECONDS: Final = 0.5
 
 
@@ -31,6 +33,13 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     progress: bytes | None = None
     problem: str = ""
     """Why it cannot work at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    text: str
+    is_passing: bool
+    """Whether it may go well another time: it was killed, perhaps, for want of memory."""
 
 
 class ProcessSlot(Slot):
@@ -50,12 +59,14 @@ class ProcessSlot(Slot):
         return 0 if self._process is None else self._process.pid
 
     def prepare(self, run: Run) -> None:
-        if self._connection is None or not self._is_alive():
-            try:
-                self._start()
-            except AppNotFound:
-                if not run.is_over:  # Or it was cancelled, and its process killed while it started.
-                    raise
+        tries = 0
+        while self._connection is None or not self._is_alive():
+            tries += 1
+            problem = self._start()
+            if run.is_over:
+                return  # It was cancelled, and its process killed while it started.
+            if problem is not None and (tries == START_TRIES or not problem.is_passing):
+                raise AppNotFound(f"a worker process did not start: {problem.text}")
 
     def perform(self, run: Run) -> Outcome:
         connection = self._connection
@@ -77,7 +88,8 @@ class ProcessSlot(Slot):
     def _is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def _start(self) -> None:
+    def _start(self) -> "_Problem | None":
+        """Start a process; return what keeps it from working."""
         self.close()
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -88,17 +100,17 @@ class ProcessSlot(Slot):
                 words, pass_fds=(theirs.fileno(),), env=environment, process_group=0
             )
         connection = self._connection = Connection(ours.detach())
-        problem = "it said nothing"
+        problem = _Problem("it ended without a word", is_passing=True)
         with contextlib.suppress(OSError, EOFError):
             if connection.poll(START_SECONDS):
                 answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
                 if not answer.problem:
-                    return
-                problem = answer.problem
+                    return None
+                problem = _Problem(answer.problem, is_passing=False)
             else:
-                problem = f"it was not ready after {START_SECONDS:g} s"
+                problem = _Problem(f"it was not ready after {START_SECONDS:g} s", is_passing=False)
         self.close()
-        raise AppNotFound(f"a worker process did not start: {problem}")
+        return problem
 
     def _death(self) -> str:
         process = self._process

@@ -126,16 +126,16 @@ class Worker:
 
     def run(self) -> None:
         """Work until stopped, or until a burst or limit is over. Raises what it cannot survive."""
-        self._open()
         previous = self._catch_signals()
         try:
-            self._loop()
-        finally:
+            self._open()
             try:
-                self._close()
+                self._loop()
             finally:
-                for number, handler in previous.items():
-                    signal.signal(number, handler)
+                self._close()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
         if self._error is not None:
             raise self._error
 
