@@ -11,6 +11,7 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ STORE: Final = "store"
 FACTS: Final = "facts"
 ACCOUNTS: Final = "accounts.sqlite3"
 GATE: Final = "gate"
+BEGAN: Final = "began"
+ENDED: Final = "ended"
 RETRIES: Final = 12
 """More than any task is unlucky in a run."""
 BUSY_SECONDS: Final = 60.0
@@ -36,26 +39,28 @@ POISON_RETRIES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A run of a task that began."""
+    """Something a run of a task says of itself: that it begins, or that it is about to end."""
 
     id: str
     attempt: int
     worker: str
     pid: int
     at_us: int
+    happened: str
+    about: str
 
 
 class Facts:
-    """Which runs began, as told by whoever ran them."""
+    """What runs there were, as told by whoever ran them."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / FACTS
 
-    def note(self) -> None:
-        """Say that the task that runs here has begun."""
+    def note(self, happened: str = BEGAN, about: str = "") -> None:
+        """Say how far the task is that runs here."""
         task = current()
         worker = os.environ.get(WORKER_VARIABLE, "")
-        fact = [task.id, task.attempt, worker, os.getpid(), system_clock()]
+        fact = [task.id, task.attempt, worker, os.getpid(), system_clock(), happened, about]
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, json.dumps(fact).encode() + b"\n")
@@ -63,6 +68,10 @@ class Facts:
             os.close(descriptor)
 
     def read(self) -> list[Fact]:
+        """Return which runs began so far, in their order."""
+        return [fact for fact in self.read_all() if fact.happened == BEGAN]
+
+    def read_all(self) -> list[Fact]:
         """Return all that was said so far, in its order."""
         if not self._path.exists():
             return []
@@ -138,10 +147,22 @@ class Tasks:
                 time.sleep(LOOK_SECONDS)
             return f"try {attempt} of {number}"
 
+        @app.task(key="key")
+        def in_turn(key: str, number: int) -> int:
+            facts.note(about=f"{key} {number}")
+            time.sleep(pause_seconds(number))
+            facts.note(ENDED, f"{key} {number}")
+            return number
+
         @app.task(retries=POISON_RETRIES)
         def poison() -> None:
             facts.note()
             os.kill(os.getpid(), signal.SIGKILL)
+
+        @app.task(retries=0)
+        def fail() -> None:
+            facts.note()
+            raise ValueError("there is no such account")
 
         @app.task(retries=0)
         def once(number: int) -> int:
@@ -152,7 +173,9 @@ class Tasks:
         self.negate: AsyncTask[[int], int] = negate
         self.credit: Task[[str, int], int] = credit
         self.wait_once: Task[[int], str] = wait_once
+        self.in_turn: Task[[str, int], int] = in_turn
         self.poison: Task[[], None] = poison
+        self.fail: Task[[], None] = fail
         self.once: Task[[int], int] = once
 
     def open_gate(self) -> None:
@@ -177,6 +200,14 @@ class Beats(Tasks):
 def pause_seconds(number: int) -> float:
     """Return how long a task takes: up to 40 ms, and for one in a hundred a fifth of a second."""
     return 0.2 if number % 100 == 0 else number % 9 * 0.005
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Return once it is so. Raises AssertionError if no machine is that slow."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came to pass: {what}"
+        time.sleep(LOOK_SECONDS)
 
 
 app: Final = Tasks(Path(os.environ.get(ROOT_VARIABLE, "nowhere"))).app

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -78,13 +79,13 @@ class Fleet:
     def kill(self, kind: str) -> None:
         """Send SIGKILL, and see that nothing of the worker is left."""
         life = self._present.pop(kind)
-        theirs = [pid for pid in processes_of(life.name) if pid != life.process.pid]
+        theirs = [pid for pid in self._processes_of(life) if pid != life.process.pid]
         life.process.kill()
         code = life.process.wait()
         life.killed_us = system_clock()
         assert code == -signal.SIGKILL, f"{life.name} ended by itself: {life.output.read_text()}"
         deadline = time.monotonic() + GONE_SECONDS
-        while left := list(processes_of(life.name)):
+        while left := list(self._processes_of(life)):
             assert time.monotonic() < deadline, f"left behind by {life.name}: {left}"
             time.sleep(LOOK_SECONDS)
         self.processes_killed += len(theirs)
@@ -99,13 +100,13 @@ class Fleet:
         return sum(life.killed_us is not None for life in self.lives)
 
     def stop(self) -> None:
-        """Have all end in order, which they must."""
+        """Have all end in order, which they must; who still imports its modules just ends."""
         for life in self._present.values():
             life.process.terminate()
         for life in self._present.values():
             code = life.process.wait(STOP_SECONDS)
-            assert code == 0, f"{life.name}: {life.output.read_text()}"
-            assert list(processes_of(life.name)) == []
+            assert code in {0, -signal.SIGTERM}, f"{life.name}: {life.output.read_text()}"
+            assert list(self._processes_of(life)) == []
         self._present.clear()
 
     def waits(self, facts: list[Fact]) -> list[Wait]:
@@ -123,7 +124,7 @@ class Fleet:
         killed = {life.name: life.killed_us for life in self.lives}
         waits: list[Wait] = []
         for task_id, began in runs.items():
-            for before, after in zip(began, began[1:], strict=False):
+            for before, after in pairwise(began):
                 kill_us = killed[before.worker]
                 if kill_us is None or after.at_us < kill_us:
                     continue
@@ -135,6 +136,39 @@ class Fleet:
                 ):
                     waits.append(Wait(task_id, (after.at_us - kill_us) / 1_000_000))
         return waits
+
+    def repeated_for_nothing(self, facts: list[Fact]) -> list[Fact]:
+        """Return the runs that came before others of their task, though nothing cut them short.
+
+        A lease may also be lost on a machine that has no time for anybody; then the worker says so.
+        """
+        runs: dict[str, list[Fact]] = {}
+        for fact in facts:
+            runs.setdefault(fact.id, []).append(fact)
+        return [
+            before
+            for began in runs.values()
+            for before, after in pairwise(began)
+            if not self.is_cut_short(before, until_us=after.at_us)
+        ]
+
+    def is_cut_short(self, run: Fact, *, until_us: int) -> bool:
+        """Tell whether the worker of a run was killed by then, or said that the lease was lost."""
+        life = next(each for each in self.lives if each.name == run.worker)
+        is_killed = life.killed_us is not None and life.killed_us < until_us
+        return is_killed or f"task={run.id} " in life.output.read_text()
+
+    def _processes_of(self, life: Life) -> Iterator[int]:
+        """Yield the processes that run for a worker, itself included; of the dead none."""
+        marks = {f"{ROOT_VARIABLE}={self._root}", f"{WORKER_VARIABLE}={life.name}"}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    variables = (entry / "environ").read_bytes().decode(errors="replace")
+                except OSError:  # It ended, or is somebody else's.
+                    continue
+                if marks <= set(variables.split("\0")):
+                    yield int(entry.name)
 
     def __enter__(self) -> Self:
         return self
@@ -148,16 +182,3 @@ class Fleet:
         for life in self._present.values():
             life.process.kill()
             life.process.wait()
-
-
-def processes_of(worker: str) -> Iterator[int]:
-    """Yield the processes that run for a worker, itself included; of the dead none."""
-    mark = f"{WORKER_VARIABLE}={worker}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:  # It ended, or is somebody else's.
-                continue
-            if mark in variables:
-                yield int(entry.name)

@@ -26,6 +26,7 @@ TICK_SECONDS: Final = 0.1
 FULL_TIMES: Final = 2
 FULL_PAUSE_SECONDS: Final = 0.8
 DRAIN_SECONDS: Final = 10.0
+STOPS: Final = "stops"
 
 Append = Callable[[EventLog, Iterable[TaskEvent]], None]
 
@@ -43,12 +44,8 @@ def main(words: list[str]) -> None:
     ).run()
 
 
-def _be(name: str) -> None:
-    os.environ[WORKER_VARIABLE] = name
-
-
 def _worker(tasks: Tasks, name: str, lease_seconds: float, *, limit: int | None = None) -> Worker:
-    _be(name)
+    os.environ[WORKER_VARIABLE] = name
     return Worker(
         tasks.app,
         min_size=SIZE,
@@ -71,9 +68,7 @@ def _end_when_told(channel: Channel, worker: Worker) -> None:
 
 
 def _replace_append(append: Append) -> None:
-    vars_of: dict[str, object] = {"append": append}
-    for name, value in vars_of.items():
-        setattr(EventLog, name, value)
+    setattr(EventLog, "append", append)  # noqa: B010 - a method in place of a method
 
 
 def work(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
@@ -99,7 +94,7 @@ def work_and_die_before_the_ack(_: Channel, root: Path, name: str, lease_seconds
     def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
         said = list(events)
         original(self, said)
-        if any(event.happened == "completed" for event in said):
+        if any(event.happened in {"completed", "dead_letter"} for event in said):
             os.kill(os.getpid(), signal.SIGKILL)
 
     _replace_append(append)
@@ -115,7 +110,7 @@ def work_and_stop_before_the_event(
     def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
         said = list(events)
         if any(event.happened == "completed" for event in said):
-            channel.report("stops")
+            channel.report(STOPS)
             os.kill(os.getpid(), signal.SIGSTOP)
         original(self, said)
 
@@ -163,12 +158,7 @@ def work_on_a_broken_disk(channel: Channel, root: Path, name: str, lease_seconds
 
 def _hurry() -> None:
     """Have schedules looked at often, and taken over soon: moments of these tests are short."""
-    quick = {
-        "LOCK_SECONDS": LOCK_SECONDS,
-        "TICK_SECONDS": TICK_SECONDS,
-        "STANDBY_SECONDS": TICK_SECONDS,
-    }
-    vars(scheduling).update(quick)
+    vars(scheduling).update({"LOCK_SECONDS": LOCK_SECONDS, "TICK_SECONDS": TICK_SECONDS})
 
 
 def beat(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
@@ -194,6 +184,28 @@ def beat_and_die_before_the_note(_: Channel, root: Path, name: str, lease_second
 
     setattr(ScheduleBook, "note", note)  # noqa: B010 - a method in place of a method
     _worker(Beats(root), name, lease_seconds).run()
+
+
+def beat_and_stop_before_the_note(
+    channel: Channel, root: Path, name: str, lease_seconds: float
+) -> None:
+    """Stop, as by SIGSTOP, once something has fired and before that is noted; then go on."""
+    _hurry()
+    original = ScheduleBook.note
+    stops = [STOPS]
+
+    def note(self: ScheduleBook, state: ScheduleState) -> None:
+        if state.fired and stops:
+            channel.report(stops.pop())
+            os.kill(os.getpid(), signal.SIGSTOP)
+        original(self, state)
+
+    setattr(ScheduleBook, "note", note)  # noqa: B010 - as above
+    tasks = Beats(root)
+    worker = _worker(tasks, name, lease_seconds)
+    _end_when_told(channel, worker)
+    worker.run()
+    tasks.app.close()
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,11 @@ from segue.tasks import Result, State
 from segue.tasks.events import TaskEvent
 from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.crash.task_apps import POISON_RETRIES, Facts, Tasks
+from tests.crash.task_apps import BEGAN, ENDED, POISON_RETRIES, Fact, Facts, Tasks, wait_for
 from tests.crash.task_fleet import SIZES, Fleet
 from tests.crash.task_workers import (
     FULL_TIMES,
+    STOPS,
     work,
     work_and_die_before_the_ack,
     work_and_stop_before_the_event,
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 TASKS: Final = 10_000 if TORTURE else 1_500
 KILLS: Final = 20 if TORTURE else 9
+KEYS: Final = 4
+KEYED_TASKS: Final = 2_000 if TORTURE else 300
+KEYED_KILLS: Final = 20 if TORTURE else 4
 LEASE_SECONDS: Final = 1.0
 PROMISED_SECONDS: Final = LEASE_SECONDS + 1.0
 """A task whose worker died is run again after so long at most, if somebody is free."""
@@ -43,7 +48,6 @@ AGAIN: Final = 0.25
 """How often who was just started is killed again, while it still imports its modules."""
 STARTING_SECONDS_MAX: Final = 0.4
 RESULT_SECONDS: Final = 100.0
-LOOK_SECONDS: Final = 0.01
 SHORT_LEASE_SECONDS: Final = 0.5
 
 
@@ -54,14 +58,6 @@ def tasks(scratch: Path) -> Iterator[Tasks]:
     found.accounts.prepare()
     with found.app:
         yield found
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Return once it is so."""
-    deadline = time.monotonic() + RESULT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to pass: {what}"
-        time.sleep(LOOK_SECONDS)
 
 
 def is_settled(tasks: Tasks) -> bool:
@@ -162,9 +158,7 @@ def check_evidence(tasks: Tasks, fleet: Fleet, handles: list[Result[int]]) -> No
     assert runs.keys() == ids
     assert {task_id for task_id, _ in completed} == ids
     assert set(completed.values()) == {1}
-    # A run can be repeated only where a worker died: as many times as its slots at most.
-    killed = [life for life in fleet.lives if life.killed_us is not None]
-    assert len(facts) - len(ids) <= sum(SIZES[life.kind] for life in killed) + len(completed)
+    assert fleet.repeated_for_nothing(facts) == []
     assert all(wait.seconds < PROMISED_SECONDS + SLACK_SECONDS for wait in waits), waits
     check_accounts(tasks)
     check_records(tasks, ids)
@@ -212,6 +206,41 @@ def test_the_tasks_of_a_killed_worker_go_to_whoever_is_free_once_its_leases_are_
     assert fleet.processes_killed == (SIZES[kind] if kind == "process" else 0)
 
 
+def test_tasks_of_one_key_run_one_after_another_whoever_is_killed(
+    scratch: Path, tasks: Tasks
+) -> None:
+    """In their order, also where one of them has to be run again: the next ones wait for it."""
+    seed = new_seed()
+    chance = random.Random(seed)
+    handles = tasks.in_turn.starmap((f"key-{n % KEYS}", n) for n in range(KEYED_TASKS))
+    with naming_seed(seed), Fleet(scratch, lease_seconds=LEASE_SECONDS) as fleet:
+        for kind in SIZES:
+            fleet.start(kind)
+        for due in sorted(chance.sample(range(5, KEYED_TASKS), KEYED_KILLS)):
+            wait_for(lambda due=due: len(tasks.facts.read()) >= due, f"{due} runs")  # type: ignore[misc]
+            kind = tasks.facts.read()[-1].worker.partition("-")[0]
+            fleet.kill(kind)  # Whoever began last: it is likely to be at it.
+            fleet.start(kind)
+        values = [each.get(timeout=RESULT_SECONDS) for each in handles]
+        wait_for(lambda: is_settled(tasks), "every message is acked")
+        fleet.stop()
+        facts = tasks.facts.read_all()
+
+        assert values == list(range(KEYED_TASKS))
+        for number in range(KEYS):
+            check_in_turn(fleet, [f for f in facts if f.about.startswith(f"key-{number} ")])
+
+
+def check_in_turn(fleet: Fleet, facts: list[Fact]) -> None:
+    """Assert that of one key no run began before the one before it was over, and in order."""
+    first = {int(fact.about.split()[1]): None for fact in facts if fact.happened == BEGAN}
+    assert list(first) == sorted(first)
+    for before, after in pairwise(facts):
+        if after.happened == BEGAN:
+            is_over = before.happened == ENDED
+            assert is_over or fleet.is_cut_short(before, until_us=after.at_us), (before, after)
+
+
 # Killed, stopped and poisoned where it matters --------------------------------------------------
 
 
@@ -252,6 +281,23 @@ def test_a_result_that_was_given_out_stays_though_its_worker_died_before_the_las
     assert [record.state for record in tasks.app.desk.find()] == [State.COMPLETED]
 
 
+def test_a_dead_letter_keeps_its_cause_though_its_worker_died_before_it_was_buried(
+    scratch: Path, tasks: Tasks, forks: ForkServer
+) -> None:
+    """What the task raised is why it is dead; that a worker died, too, explains nothing."""
+    result = tasks.fail.enqueue()
+    with forks.start(work_and_die_before_the_ack, scratch, "dying", SHORT_LEASE_SECONDS) as child:
+        assert child.join() == KILLED
+    with forks.start(work, scratch, "living", SHORT_LEASE_SECONDS) as child:
+        wait_for(lambda: tasks.app.queue_for("default").count().dead == 1, "it is buried")
+        end(child)
+
+    with pytest.raises(TaskFailed, match="ValueError: there is no such account"):
+        result.get(timeout=0)
+    assert "ValueError" in result.record().traceback
+    assert [fact.worker for fact in tasks.facts.read()] == ["dying"]
+
+
 def test_a_worker_stopped_past_its_lease_has_its_late_result_dropped(
     scratch: Path, tasks: Tasks, forks: ForkServer
 ) -> None:
@@ -285,7 +331,7 @@ def test_a_worker_stopped_where_it_speaks_takes_back_what_it_says_late(
     tasks.open_gate()
     result = tasks.wait_once.enqueue(7)
     with forks.start(work_and_stop_before_the_event, scratch, "stopped", 0.5) as late:
-        assert late.read() == "stops"
+        assert late.read() == STOPS
         with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
             wait_for(lambda: is_settled(tasks), "somebody else acks it")
             os.kill(late.pid, signal.SIGCONT)

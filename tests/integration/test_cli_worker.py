@@ -15,8 +15,11 @@ from typing import Final
 
 import pytest
 
+import segue
 from segue.cli.exits import ExitCode
-from segue.cli.output import Json
+from segue.cli.output import Json, Rows
+from segue.cli.top import look
+from segue.cli.top_frame import sections
 from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, Answer, ask
 
 APP: Final = """
@@ -117,6 +120,13 @@ def has_begun() -> bool:
     return Path("began").exists() and bool(Path("began").read_text())
 
 
+def is_draining() -> bool:
+    """Tell whether a worker has said so, however long ago that was."""
+    with segue.open("data", sync="os") as store:
+        reports = store.topic("segue.workers").records("earliest")
+        return any(b'"state":"draining"' in (report.value or b"") for report in reports)
+
+
 def seen() -> dict[str, Json]:
     """Return what `top` sees."""
     return ask("top", "data", "--json", "--every", "100ms").json
@@ -141,7 +151,7 @@ def test_a_signal_drains(shop: Path, number: int) -> None:
     with working("--max", "1", "--json") as process:
         until(has_begun)
         process.send_signal(number)
-        until(lambda: worker_seen().get("state") == "draining")
+        until(is_draining)
         Path("gate").touch()
         answer = end_of(process)
 
@@ -158,7 +168,7 @@ def test_a_second_signal_gives_back_what_runs(shop: Path, kind: str) -> None:
     with working("--kind", kind, "--max", "1", "--json") as process:
         until(has_begun)
         process.send_signal(signal.SIGTERM)
-        until(lambda: worker_seen().get("state") == "draining")
+        until(is_draining)
         process.send_signal(signal.SIGTERM)
         answer = end_of(process)
 
@@ -373,9 +383,31 @@ def test_top_shows_who_works_on_what(shop: Path) -> None:
     assert ["safe_to_stop", "no"] in plain
     assert ["worker", "ada", "running"] in [fields[:3] for fields in plain]
     assert ["running", task_id] in [fields[:2] for fields in plain]
+    assert busy["decisions"] == []
     assert idle["safe_to_stop"] is True
     (counted,) = _rows(idle, "tasks")
     assert (counted["task"], counted["completed"]) == ("wait_at_gate", 1)
+
+
+def test_top_tells_what_came_and_went_between_two_looks(shop: Path) -> None:
+    """Whatever became of it meanwhile: what died is still there, what was purged is not."""
+    with segue.open("data", sync="os") as store:
+        queue = store.queue("moving")
+        queue.push_many([b"x"] * 3)
+        before = look(store)
+        queue.push_many([b"x"] * 10)
+        queue.pop_many(4)
+        queue.lease(owner="somebody").bury("bad")
+        now = look(store)
+    tables = [each for each in sections(shop, before, now) if isinstance(each, Rows)]
+    columns = [column.key for column in tables[0].columns]
+    (row,) = [
+        dict(zip(columns, each, strict=True)) for each in tables[0].rows if each[0] == "moving"
+    ]
+    seconds = (now.ticks_us - before.ticks_us) / 1_000_000
+
+    assert row["in_per_second"] == pytest.approx(10 / seconds, abs=0.001)
+    assert row["out_per_second"] == pytest.approx(4 / seconds, abs=0.001)
 
 
 def test_top_without_workers(shop: Path) -> None:
@@ -386,6 +418,13 @@ def test_top_without_workers(shop: Path) -> None:
     assert [row["queue"] for row in _rows(found, "queues")] == ["elsewhere"]
     assert ask("top", "data", "--every", "1ms").code == ExitCode.USAGE
     assert ask("top", "nowhere").code == ExitCode.NOT_FOUND
+
+
+def test_it_is_not_safe_to_stop_while_a_lease_is_out(shop: Path) -> None:
+    """Whoever has it may be a worker that does not get around to reporting."""
+    assert ask("queue", "lease", "data", "elsewhere").code == 0
+
+    assert seen()["safe_to_stop"] is False
 
 
 def test_top_on_a_terminal_goes_on_until_interrupted(shop: Path) -> None:

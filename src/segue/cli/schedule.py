@@ -99,11 +99,12 @@ def rm(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> 
 def _existing(store: "Store", name: str) -> "ScheduleState":
     from segue.tasks.scheduling import ScheduleBook
 
-    states = ScheduleBook(store).states()
-    if name not in states:
-        known = ", ".join(sorted(states)) or "none"
+    states = ScheduleBook(store).states().values()
+    found = [state for state in states if state.name == name]
+    if not found:
+        known = ", ".join(sorted({state.name for state in states})) or "none"
         raise NotFound(f"there is no schedule {name} in {store.url}; there are: {known}")
-    return states[name]
+    return max(found, key=lambda state: state.last_us)
 
 
 def _row(state: "ScheduleState", now_us: int) -> tuple[Value, ...]:

@@ -198,7 +198,7 @@ def _summary(worker: "Worker", seconds: float) -> Facts:
         items=(
             (Column("worker"), worker.name),
             (Column("completed", Kind.COUNT), total.counts["completed"]),
-            (Column("retried", Kind.COUNT), total.counts["retried"] + total.counts["failed"]),
+            (Column("retried", Kind.COUNT), total.counts["retried"]),
             (Column("timed_out", Kind.COUNT), total.counts["timeout"]),
             (Column("dead", Kind.COUNT), total.counts["dead"]),
             (Column("cancelled", Kind.COUNT), total.counts["cancelled"]),

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.delivery.priority import Priority, priority_from
@@ -19,7 +19,7 @@ from segue.tasks.desk import Desk, split_id
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
 from segue.tasks.records import TaskRecord
-from segue.tasks.results import Result, Watch, wait_until, wait_until_async
+from segue.tasks.results import Result, Watch, wait_until
 from segue.tasks.rules import (
     PRIORITY_DEFAULT,
     QUEUE_DEFAULT,
@@ -40,6 +40,9 @@ from segue.tasks.tracing import headers_of_span
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Unsaid = Literal["default"]
+"""As the App says."""
 
 
 class Decorator(Protocol):
@@ -95,7 +98,7 @@ class App:
             name="default",
             queue=checked_name(queue),
             retries=retries,
-            timeout=None if timeout is None else seconds_from(timeout, name="timeout"),
+            timeout=_timeout_from(timeout),
             backoff=backoff_from(backoff),
             result_ttl=seconds_from(result_ttl, name="result_ttl"),
         )
@@ -126,7 +129,7 @@ class App:
         priority: Priority = PRIORITY_DEFAULT,
         retries: int | None = None,
         backoff: Backoff | Duration | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | Unsaid | None = "default",
         unique: bool | Duration = False,
         key: str | KeyFunction | None = None,
         rate: float | str | None = None,
@@ -146,7 +149,7 @@ class App:
         priority: Priority = PRIORITY_DEFAULT,
         retries: int | None = None,
         backoff: Backoff | Duration | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | Unsaid | None = "default",
         unique: bool | Duration = False,
         key: str | KeyFunction | None = None,
         rate: float | str | None = None,
@@ -186,9 +189,7 @@ class App:
                 priority=priority_from(priority),
                 retries=defaults.retries if retries is None else retries,
                 backoff=defaults.backoff if backoff is None else backoff_from(backoff),
-                timeout=defaults.timeout
-                if timeout is None
-                else seconds_from(timeout, name="timeout"),
+                timeout=defaults.timeout if timeout == "default" else _timeout_from(timeout),
                 unique=None if unique is False else 1.0 if unique is True else shape.unique,
                 key=key,
                 result_ttl=defaults.result_ttl
@@ -220,7 +221,8 @@ class App:
                 self._require_unplanned(rules.name)
             self._shape_for(rules, shape or QueueShape())
             if rules.schedule is not None:
-                self._plan(rules.name, rules.schedule, task, b"{}", rules.missed)
+                group = task.group_of((), {})
+                self._plan(rules.name, rules.schedule, task, b"{}", rules.missed, group)
             self.tasks[rules.name] = task
         return task
 
@@ -279,7 +281,8 @@ class App:
         arguments = task.signature.write(args, {})
         with self._lock:
             self._require_unplanned(name)
-            self._plan(name, schedule_from(when), task, arguments, missed)
+            group = task.group_of(args, {})
+            self._plan(name, schedule_from(when), task, arguments, missed, group)
 
     def _plan(
         self,
@@ -288,6 +291,7 @@ class App:
         task: TaskBase[Any, Any],
         arguments: bytes,
         missed: Missed,
+        group: str | None,
     ) -> None:
         require_window(name, self._shapes.get(task.rules.queue, QueueShape()).unique)
         self.schedules[name] = ScheduleEntry(
@@ -298,6 +302,7 @@ class App:
             priority=task.rules.priority,
             arguments=arguments,
             missed=missed,
+            group=group or "",
         )
 
     def _require_unplanned(self, name: str) -> None:
@@ -322,6 +327,15 @@ class App:
                 queue.configure(wanted)
             rooms.queues[full] = queue
         return queue
+
+    def require_queue(self, name: str) -> None:
+        """Raise InvalidArgument unless workers of the App look at a queue by themselves."""
+        names = self.queue_names()
+        if name not in names:
+            raise InvalidArgument(
+                f"no worker would look at queue {name}: declare it by app.queue({name!r}); the App "
+                f"has {', '.join(names)}"
+            )
 
     def weight_of(self, queue: str) -> int:
         """Return the share of a queue, or of a tenant's, in the workers' attention."""
@@ -370,11 +384,7 @@ class App:
 
     def wait_for(self, task_id: str, timeout_us: int | None) -> TaskRecord:
         """Return the record of a task once it is finished. Raises ResultTimeout, TaskNotFound."""
-        return wait_until(self._opened().watch, self.record, task_id, timeout_us)
-
-    async def wait_for_async(self, task_id: str, timeout_us: int | None) -> TaskRecord:
-        """Do as `wait_for` does, without a thread that waits."""
-        return await wait_until_async(self._opened().watch, self.record, task_id, timeout_us)
+        return wait_until(self.watch, self.record, task_id, timeout_us)
 
     def cancel(self, task_id: str) -> bool:
         """Have a task not run, or stop; tell whether it was not finished yet."""
@@ -391,6 +401,11 @@ class App:
     def desk(self) -> "Desk":
         """Where to ask about tasks, and to act on them."""
         return self._opened().desk
+
+    @property
+    def watch(self) -> Watch:
+        """What tells those who wait for results."""
+        return self._opened().watch
 
     @property
     def log(self) -> EventLog:
@@ -465,6 +480,12 @@ class _Rooms:
         self.watch.close()
         self.desk.close()
         self.store.close()
+
+
+def _timeout_from(timeout: Duration | Unsaid | None) -> float | None:
+    if isinstance(timeout, str):
+        raise InvalidArgument(f"timeout must be seconds, or None for no limit: {timeout!r}")
+    return None if timeout is None else seconds_from(timeout, name="timeout")
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """Requests to cancel tasks: a small topic that every worker looks at before it runs anything."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from segue.delivery.topic_record import Event
@@ -21,7 +21,7 @@ class Cancellations:
         self._store = store
         self._lock = threading.Lock()
         self._topic = store.topic(CANCEL_TOPIC)
-        self._requested: set[str] = set()
+        self._requested: dict[str, int] = {}
         self._next = 0
 
     def prepare(self) -> None:
@@ -29,9 +29,9 @@ class Cancellations:
         if CANCEL_TOPIC not in self._store.topics():
             self._topic = self._store.topic(CANCEL_TOPIC, partitions=1)
 
-    def request(self, task_id: str) -> None:
-        """Have a task not run, or stop; durable when it returns."""
-        self._topic.append(b"cancel", key=task_id)
+    def request(self, task_id: str, pushed_us: int) -> None:
+        """Have the task not run, or stop, that was pushed then; durable when it returns."""
+        self._topic.append(str(pushed_us).encode(), key=task_id)
 
     def forget(self, task_ids: Iterable[str]) -> None:
         """Note that requests were carried out, or came too late."""
@@ -39,8 +39,11 @@ class Cancellations:
         if tombstones:
             self._topic.append_many(tombstones)
 
-    def requested(self) -> set[str]:
-        """Return the ids of all tasks that are to be cancelled, as of now."""
+    def requested(self) -> Mapping[str, int]:
+        """Return the tasks that are to be cancelled, as of now, and when they were pushed.
+
+        The latter tells them from tasks of a queue that was removed and made anew.
+        """
         topic = self._topic
         try:
             end = topic.offsets("latest")[0]
@@ -49,13 +52,16 @@ class Cancellations:
         if end == self._next:  # As nearly always; then this costs next to nothing.
             return self._requested
         with self._lock:
-            found = set(self._requested)
+            found = dict(self._requested)
             while self._next < end:
                 try:
                     for record in topic.records({0: self._next}, stop={0: end}):
                         self._next = record.offset + 1
                         name = (record.key or b"").decode(errors="replace")
-                        (found.discard if record.value is None else found.add)(name)
+                        if record.value is not None and record.value.isdigit():
+                            found[name] = int(record.value)
+                        else:
+                            found.pop(name, None)
                 except OffsetTrimmed as error:
                     self._next = max(self._next + 1, error.earliest)
                     continue

@@ -58,22 +58,29 @@ class Desk:
 
     # Asking --------------------------------------------------------------------------------
 
-    def record(self, task_id: str) -> TaskRecord:
-        """Return all that is known of a task. Raises TaskNotFound, InvalidArgument."""
+    def record(self, task_id: str, *, since_us: int = 0) -> TaskRecord:
+        """Return all that is known of a task. Raises TaskNotFound, InvalidArgument.
+
+        What was pushed before `since_us` is another: ids of a queue that was removed come again.
+        """
         queue, message_id = split_id(task_id)
-        known = self.index.get(task_id)
+        known = self._known(task_id, since_us)
         if known is not None and known.state in (State.COMPLETED, State.CANCELLED):
             return known
         status = self._queue(queue).look_up(message_id) if self._has_queue(queue) else None
         if status is not None:
             return self._as_it_stands(task_id, status, known)
-        known = self.index.get(task_id)  # Again: an event is there before its message is gone.
+        known = self._known(task_id, since_us)  # Again: its event came before it was settled.
         if known is None or known.state not in (State.COMPLETED, State.CANCELLED):
             raise TaskNotFound(
                 f"nothing is known of task {task_id}: there never was one, its record has outlived "
                 "its time, or its message was purged, discarded or taken by other means"
             )
         return known
+
+    def _known(self, task_id: str, since_us: int) -> TaskRecord | None:
+        known = self.index.get(task_id)
+        return None if known is None or known.pushed_us < since_us else known
 
     def find(
         self,
@@ -138,6 +145,8 @@ class Desk:
         self, task_id: str, status: MessageStatus, known: TaskRecord | None
     ) -> TaskRecord:
         message = status.message
+        if known is not None and known.pushed_us != message.pushed_us:
+            known = None  # Of a queue that was removed since, and made anew.
         if (
             known is not None
             and known.state in TERMINAL
@@ -172,7 +181,7 @@ class Desk:
             return State.PROCESSING
         if status.state == "dead":
             return State.DEAD_LETTER
-        if task_id in self.cancellations.requested():
+        if self.cancellations.requested().get(task_id) == status.message.pushed_us:
             return State.CANCELLED
         if status.tries or status.message.attempt > 1:  # Or it was dead, and is brought back.
             return State.RETRYING
@@ -186,11 +195,12 @@ class Desk:
 
     # Acting --------------------------------------------------------------------------------
 
-    def cancel(self, task_id: str) -> bool:
+    def cancel(self, task_id: str, *, since_us: int = 0) -> bool:
         """Have a task not run, or stop; tell whether it was not finished yet."""
-        if self.record(task_id).state in TERMINAL:
+        record = self.record(task_id, since_us=since_us)
+        if record.state in TERMINAL:
             return False
-        self.cancellations.request(task_id)
+        self.cancellations.request(task_id, record.pushed_us)
         return True
 
     def retry(self, task_id: str) -> bool:

@@ -198,9 +198,18 @@ class Metrics:
         self._sampled_us: int | None = None
 
     def record(
-        self, task: str, queue: str, outcome: Outcome, wait_us: int | None, run_us: int | None
+        self,
+        task: str,
+        queue: str,
+        outcome: Outcome,
+        wait_us: int | None,
+        run_us: int | None,
+        *,
+        is_timeout: bool = False,
     ) -> None:
         """Count one end of one attempt. None for a duration means there was none to measure.
+
+        What is retried or dead has failed, and is counted as that, too.
 
         Never waits for another thread. Raises InvalidArgument for an unknown outcome.
         """
@@ -208,6 +217,8 @@ class Metrics:
             raise InvalidArgument(f"outcome must be one of {', '.join(OUTCOMES)}: {outcome!r}")
         # No lock: to append to a list is one step, and threads that end tasks never wait here.
         self._pending.append((task, queue, outcome, wait_us, run_us))
+        if is_timeout:
+            self._pending.append((task, queue, "timeout", None, None))
         if len(self._pending) >= _PENDING_MAX and self._lock.acquire(blocking=False):
             try:
                 self._count()
@@ -265,6 +276,8 @@ class Metrics:
         for task, queue, outcome, wait_us, run_us in noted:
             series = self._series.get((task, queue)) or self._new_series(task, queue)
             series.counts[outcome] += 1
+            if outcome in _FAILURES:
+                series.counts["failed"] += 1
             if wait_us is not None:
                 series.wait.add(wait_us)
             if run_us is not None:
@@ -276,6 +289,9 @@ class Metrics:
         if key not in self._series:
             self._series[key] = _Series()
         return self._series[key]
+
+
+_FAILURES: Final = frozenset({"retried", "dead"})
 
 
 class _Tally:

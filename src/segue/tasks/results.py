@@ -45,11 +45,15 @@ class _Returning(Protocol):
 class Result(Generic[R]):
     """A task that was queued: how it stands, and what comes of it. Safe from any thread."""
 
-    __slots__ = ("_app", "_task", "id")
+    __slots__ = ("_app", "_since_us", "_task", "id")
 
-    def __init__(self, app: "App", task: _Returning | None, task_id: str) -> None:
+    def __init__(
+        self, app: "App", task: _Returning | None, task_id: str, since_us: int = 0
+    ) -> None:
+        """Be the handle of a task that was pushed at or after `since_us`."""
         self._app = app
         self._task = task
+        self._since_us = since_us
         self.id = task_id
 
     @property
@@ -65,7 +69,10 @@ class Result(Generic[R]):
 
     def record(self) -> TaskRecord:
         """Return all that is known of the task. Raises TaskNotFound."""
-        return self._app.record(self.id)
+        return self._look(self.id)
+
+    def _look(self, task_id: str, /) -> TaskRecord:
+        return self._app.desk.record(task_id, since_us=self._since_us)
 
     def get(self, timeout: Duration | None = None) -> R:
         """Wait for the result and return it.
@@ -74,19 +81,19 @@ class Result(Generic[R]):
         came of it within `timeout`, TaskNotFound if nothing is known of it any more.
         """
         timeout_us = duration_us(timeout, name="timeout")
-        return self._value(self._app.wait_for(self.id, timeout_us))
+        return self._value(wait_until(self._app.watch, self._look, self.id, timeout_us))
 
     async def get_async(self, timeout: Duration | None = None) -> R:
         """Wait for the result without holding up the event loop."""
         timeout_us = duration_us(timeout, name="timeout")
-        return self._value(await self._app.wait_for_async(self.id, timeout_us))
+        return self._value(await wait_until_async(self._app.watch, self._look, self.id, timeout_us))
 
     def cancel(self) -> bool:
         """Have the task not run, or stop if it runs; tell whether it was not finished yet.
 
         One that runs stops if it can: a process is killed, a coroutine cancelled, a thread told.
         """
-        return self._app.cancel(self.id)
+        return self._app.desk.cancel(self.id, since_us=self._since_us)
 
     def _value(self, record: TaskRecord) -> R:
         if record.state is State.CANCELLED:

@@ -51,6 +51,12 @@ class ScheduleEntry:
     priority: int
     arguments: bytes
     missed: Missed
+    group: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, of other versions of the code, too."""
+        return f"{self.name} {self.when.text}"
 
 
 class ScheduleState(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
@@ -63,6 +69,7 @@ class ScheduleState(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=Tru
     priority: int
     args: msgspec.Raw
     missed: Missed
+    group: str = ""
     last_us: int
     """The last moment that was dealt with: nothing at or before it fires again."""
     fired_us: int = 0
@@ -71,6 +78,11 @@ class ScheduleState(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=Tru
     """How often it has fired."""
     last_id: str = ""
     """The task that fired last."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, of other versions of the code, too."""
+        return f"{self.name} {self.when}"
 
 
 class ScheduleBook:
@@ -82,7 +94,11 @@ class ScheduleBook:
         self._next = 0
 
     def states(self) -> dict[str, ScheduleState]:
-        """Return every schedule, as it is now."""
+        """Return every schedule by its key, as it is now.
+
+        One whose time was changed in the code is another: two versions that run side by side each
+        keep to their own.
+        """
         topic = self._store.topic(SCHEDULES_TOPIC)
         try:
             end = topic.offsets("latest")[0]
@@ -107,20 +123,20 @@ class ScheduleBook:
         except ValueError:
             return  # Written by somebody else.
         known = self._states.get(name)
-        if known is not None and known.last_us > state.last_us and known.when == state.when:
+        if known is not None and known.last_us > state.last_us:
             return  # Noted by one who had the lock before and was slow to say so.
         self._states[name] = state
 
     def note(self, state: ScheduleState) -> None:
         """Keep how a schedule stands."""
-        self._store.topic(SCHEDULES_TOPIC).append(msgspec.json.encode(state), key=state.name)
+        self._store.topic(SCHEDULES_TOPIC).append(msgspec.json.encode(state), key=state.key)
 
     def remove(self, name: str) -> bool:
-        """Forget a schedule; tell whether it was there."""
-        if name not in self.states():
-            return False
-        self._store.topic(SCHEDULES_TOPIC).append(None, key=name)
-        return True
+        """Forget a schedule, with all the times it has had; tell whether it was there."""
+        found = [state for state in self.states().values() if state.name == name]
+        for state in found:
+            self._store.topic(SCHEDULES_TOPIC).append(None, key=state.key)
+        return bool(found)
 
 
 class Scheduler:
@@ -143,7 +159,7 @@ class Scheduler:
             return TICK_SECONDS
         states = self._book.states()
         for entry in self._app.schedules.values():
-            state = states.get(entry.name)
+            state = states.get(entry.key)
             if state is None or _differs(entry, state):
                 state = self._register(entry, state)
             self._fire_due(entry, state)
@@ -164,8 +180,7 @@ class Scheduler:
         return True
 
     def _register(self, entry: ScheduleEntry, known: ScheduleState | None) -> ScheduleState:
-        """Note a schedule that is new, or that the code has changed: it begins now."""
-        kept = known is not None and known.when == entry.when.text
+        """Note a schedule that is new, and begins now; or that the code has changed."""
         state = ScheduleState(
             name=entry.name,
             when=entry.when.text,
@@ -174,7 +189,8 @@ class Scheduler:
             priority=entry.priority,
             args=msgspec.Raw(entry.arguments),
             missed=entry.missed,
-            last_us=known.last_us if known is not None and kept else self._clock(),
+            group=entry.group,
+            last_us=known.last_us if known is not None else self._clock(),
             fired_us=known.fired_us if known is not None else 0,
             fired=known.fired if known is not None else 0,
             last_id=known.last_id if known is not None else "",
@@ -225,7 +241,8 @@ class Scheduler:
 def fire(queue: Queue, state: ScheduleState, *, key: str | None = None) -> str:
     """Queue what a schedule says, and return the id of the task."""
     body = write_envelope(Envelope(state.task, state.args, schedule=state.name))
-    return f"{queue.name}/{queue.push(body, priority=state.priority, key=key)}"
+    message_id = queue.push(body, priority=state.priority, key=key, group=state.group or None)
+    return f"{queue.name}/{message_id}"
 
 
 def require_window(name: str, window: float | None) -> None:
@@ -244,7 +261,7 @@ def next_firing_us(state: ScheduleState, now_us: int) -> int | None:
 
 def _differs(entry: ScheduleEntry, state: ScheduleState) -> bool:
     return (
-        entry.when.text != state.when
+        entry.group != state.group
         or entry.task != state.task
         or entry.queue != state.queue
         or entry.priority != state.priority

@@ -116,6 +116,12 @@ class Signature:
             hint = dict[str, hint]  # type: ignore[valid-type]
         check_loose(list(value) if kind is _VAR_POSITIONAL else value, hint)
 
+    def canonical(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+        """Return what is the same for all calls that mean the same, defaults said or not."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return _CANONICAL.encode(bound.arguments)
+
     def read(self, data: bytes | msgspec.Raw) -> Call:
         """Return the call that `write`, or anybody, wrote: an object by name, or a list.
 
@@ -309,4 +315,5 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+_CANONICAL: Final = msgspec.json.Encoder(enc_hook=_encode_other, order="deterministic")
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_other)

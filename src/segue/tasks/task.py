@@ -28,6 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DIGEST_BYTES: Final = 16
+CLOCK_SLACK_US: Final = 1_000_000
+"""How much the clock may go back between asking for the time and pushing."""
 
 
 class Options:
@@ -114,12 +116,14 @@ class Queued(Generic[P, R]):
             priority=rules.priority if options.priority is None else options.priority,
             delay=self._delay(),
             ttl=options.ttl,
-            key=self._unique_key(arguments),
-            group=self._group(args, kwargs),
+            key=self._unique_key(args, kwargs),
+            group=self.group_of(args, kwargs),
             headers=self.app.headers_for(rules.name, options.headers),
         )
 
     def _push(self, items: list[Item]) -> list[Result[R]]:
+        # The message of a unique call may have been there long before.
+        since_us = 0 if items[0].key is not None else self.app.clock() - CLOCK_SLACK_US
         queue = self.app.queue_for(self._options.queue or self.rules.queue, self._options.tenant)
         if len(items) == 1:
             item = items[0]
@@ -138,7 +142,7 @@ class Queued(Generic[P, R]):
             ids = queue.push_many(items)
         if self.app.on_queued is not None:
             self.app.on_queued()
-        return [Result(self.app, self, task_id(queue.name, each)) for each in ids]
+        return [Result(self.app, self, task_id(queue.name, each), since_us) for each in ids]
 
     def _delay(self) -> float | None:
         options = self._options
@@ -147,15 +151,17 @@ class Queued(Generic[P, R]):
         left = options.at.timestamp() - self.app.clock() / 1_000_000
         return left if left > 0 else None
 
-    def _unique_key(self, arguments: bytes) -> str | None:
+    def _unique_key(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
         unique = self._options.unique
         if unique is None and self.rules.unique is None:
             return None
         if unique is None:
-            unique = blake2b(arguments, digest_size=DIGEST_BYTES).hexdigest()
+            canonical = self.signature.canonical(args, kwargs)
+            unique = blake2b(canonical, digest_size=DIGEST_BYTES).hexdigest()
         return f"{self.rules.name}:{unique}"
 
-    def _group(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+    def group_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+        """Return the group of messages that a call belongs to by its key, if it has one."""
         key = self._options.key
         if key is None and self.rules.key is not None:
             key = self._key_of(self.rules.key, args, kwargs)
@@ -212,6 +218,8 @@ class TaskBase(Queued[P, R]):
         if timeout is not None:
             seconds = seconds_from(timeout, name="timeout")
             options.timeout = replace(self.rules, timeout=seconds).timeout  # Checked on the way.
+        if queue is not None:
+            self.app.require_queue(queue)
         options.key, options.unique, options.tenant, options.queue = key, unique, tenant, queue
         options.headers = headers
         if at is not None and (delay is not None or at.tzinfo is None):

@@ -144,7 +144,7 @@ class Keeper:
         requested = self._cancellations.requested()
         if requested:
             for run in runs:
-                if run.id in requested and not run.is_over:
+                if requested.get(run.id) == run.job.pushed_us and not run.is_over:
                     self._end(run, Outcome(verdict="cancelled", error="cancelled while it ran"))
 
     def _end(self, run: Run, outcome: Outcome) -> None:

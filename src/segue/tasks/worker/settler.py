@@ -145,10 +145,10 @@ class Settler:
                 events.append(event)
         self._append(events)
         lost = self._say(settled)
-        for run, outcome, delay in settled:
+        for run, outcome, _ in settled:
             self._keeper.forget(run)
             if run.job.receipt not in lost:
-                self._count(run, outcome, delay)
+                self._count(run, outcome)
         self._correct(settled, lost, now_us)
         done = [run.id for run, outcome, _ in settled if outcome.verdict == "cancelled"]
         if done:
@@ -279,14 +279,10 @@ class Settler:
                 events.append(self.event(run, "lost", now_us))
         self._append(events)
 
-    def _count(self, run: Run, outcome: Outcome, delay: float | None) -> None:
+    def _count(self, run: Run, outcome: Outcome) -> None:
         counted = _COUNTED.get(outcome.verdict)
         if counted is None:
             return
-        if counted == "failed" and delay is not None:
-            counted = "retried"
-        if outcome.is_timeout and counted != "dead":
-            counted = "timeout"
         pushed_us = run.job.pushed_us
         # What was delayed on purpose, or tried before, has not been waiting all the time.
         is_first = run.job.attempt == 1 and not run.job.id.startswith("later")
@@ -296,6 +292,7 @@ class Settler:
             counted,
             wait_us=max(0, run.started_us - pushed_us) if is_first else None,
             run_us=max(0, run.ended_us - run.started_us) if run.started_us else None,
+            is_timeout=outcome.is_timeout,
         )
 
 
@@ -308,7 +305,7 @@ _HAPPENED: Final[dict[str, Happening]] = {
 }
 _COUNTED: "Final[dict[str, Counted]]" = {
     "completed": "completed",
-    "failed": "failed",
+    "failed": "retried",
     "dead": "dead",
     "cancelled": "cancelled",
 }

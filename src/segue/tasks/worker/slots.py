@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Final, Literal
 
@@ -126,6 +127,7 @@ class ThreadSlot(Slot):
     def __init__(self, crew: "SlotCrew", number: int) -> None:
         super().__init__(crew, number)
         self._runner: asyncio.Runner | None = None
+        self._awaiting: asyncio.Task[object] | None = None
 
     def perform(self, run: Run) -> Outcome:
         run.enter(threading.get_ident())
@@ -146,12 +148,26 @@ class ThreadSlot(Slot):
     def _await(self, coroutine: Coroutine[Any, Any, object]) -> object:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        # In the context of this run: a Runner's own is that of the first.
-        return self._runner.run(coroutine, context=copy_context())
+
+        async def run() -> object:
+            self._awaiting = asyncio.current_task()
+            return await coroutine
+
+        try:
+            # In the context of this run: a Runner's own is that of the first.
+            return self._runner.run(run(), context=copy_context())
+        finally:
+            self._awaiting = None
 
     def stop_run(self, run: Run) -> None:
         self.stopped_at = time.monotonic()
         self.is_leaving = True  # What it was told may reach it late: it takes no other task.
+        awaiting = self._awaiting
+        if awaiting is not None:
+            # A loop that waits hears of nothing else.
+            with suppress(RuntimeError):
+                awaiting.get_loop().call_soon_threadsafe(awaiting.cancel)
+            return
         is_timeout = run.outcome is not None and run.outcome.is_timeout
         run.raise_in_thread(TaskTimeout if is_timeout else TaskCancelled)
 

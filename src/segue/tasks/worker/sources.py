@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import QueueLocked, SegueError, StoreClosed
+from segue.errors import QueueLocked, SegueError, StorageError, StoreClosed
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 0.5
 DISCOVER_SECONDS: Final = 1.0
 """How soon a tenant's first message is noticed."""
-QUEUES_MAX: Final = 1_000
 
 
 class _Source:
@@ -58,6 +57,7 @@ class Sources:
         self._news = threading.Condition()
         self._stopping = threading.Event()
         self._looked = 0.0
+        self._left_alone: set[str] = set()
         for name in self._names:
             self._add(name)
         self._discover()
@@ -132,10 +132,12 @@ class Sources:
         marks = tuple(name + TENANT_MARK for name in self._names)
         for name in self._app.store.queues():
             if name.startswith(marks) and name not in self._sources:
-                if len(self._sources) >= QUEUES_MAX:
-                    logger.warning("left alone queue=%s reason=too many queues", name)
-                    continue
-                self._add(name)
+                try:
+                    self._add(name)
+                except StorageError as error:  # Each takes some fifteen descriptors.
+                    if name not in self._left_alone:
+                        self._left_alone.add(name)
+                        logger.warning("left alone queue=%s reason=%s", name, error)
 
     def _watch(self, source: _Source) -> None:
         threading.Thread(

@@ -7,6 +7,7 @@ the others. So no message lies leased and idle, and one that comes wakes one thr
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segue.errors import InvalidArgument, TaskNotFound
@@ -120,7 +121,7 @@ class Supply:
             return []
         jobs = self._sources.lease(count, self.wait_seconds)
         self.taken += len(jobs)
-        cancelled = self._app.desk.cancellations.requested() if jobs else set()
+        cancelled = self._app.desk.cancellations.requested() if jobs else {}
         runs = []
         for job in jobs:
             run = self._run_of(job, cancelled)
@@ -128,7 +129,7 @@ class Supply:
                 runs.append(run)
         return runs
 
-    def _run_of(self, job: Job, cancelled: set[str]) -> Run | None:
+    def _run_of(self, job: Job, cancelled: Mapping[str, int]) -> Run | None:
         """Return a job as a run; None if it is settled without one."""
         now = time.monotonic()
         task_id = f"{job.holder.name}/{job.id}"
@@ -146,10 +147,10 @@ class Supply:
                 task = self._unknown(envelope.task)
                 outcome = given_up(error)
         run = Run(job, envelope, task, task_id, now)
-        if outcome is None and task_id in cancelled:
+        if outcome is None and cancelled and cancelled.get(task_id) == job.pushed_us:
             outcome = Outcome(verdict="cancelled", error="cancelled before it began")
         elif outcome is None and job.tries > run.call.retries + 1:
-            outcome = self._finished_before(task_id) or Outcome(
+            outcome = self._finished_before(task_id, job) or Outcome(
                 verdict="dead",
                 error=f"WorkerDied: delivered {job.tries - 1} times, and never finished: its "
                 "workers died, lost their leases or were killed",
@@ -162,11 +163,13 @@ class Supply:
         self._settler.put(run)
         return None
 
-    def _finished_before(self, task_id: str) -> Outcome | None:
+    def _finished_before(self, task_id: str, job: Job) -> Outcome | None:
         """Return what came of it, if only the ack is missing: its worker died before that."""
         record = self._app.desk.index.get(task_id)
         if record is None or record.state is not State.COMPLETED:
             return None
+        if record.pushed_us != job.pushed_us:
+            return None  # Of a queue that was removed since, and made anew.
         return Outcome(verdict="completed", result=record.result or b"null")
 
     def _unknown(self, name: str) -> TaskBase[Any, Any]:

@@ -28,8 +28,10 @@ from segue.tasks.autoscaler import (
     ScalingRules,
     is_safe_to_stop,
 )
+from segue.tasks.envelope import read_envelope
 from segue.tasks.loading import target_of
 from segue.tasks.metrics import Metrics
+from segue.tasks.rules import TENANT_MARK
 from segue.tasks.scheduling import Scheduler
 from segue.tasks.worker.keeper import Keeper
 from segue.tasks.worker.loop import LoopCrew
@@ -172,7 +174,24 @@ class Worker:
         self._settler.start()
         self._keeper.start(self._settler, self._crew)
         self._crew.resize(self._rules.min_workers)
+        self._guarded(self._look_for_stranded, default=None)
         logger.info("working worker=%s queues=%s", self.name, ",".join(self._queues))
+
+    def _look_for_stranded(self) -> None:
+        """Warn of tasks that lie where this worker does not look, as after a changed queue=."""
+        served = {name.partition(TENANT_MARK)[0] for name in self._queues}
+        for name in self.app.store.queues():
+            if name.partition(TENANT_MARK)[0] in served:
+                continue
+            for message in self.app.store.queue(name).peek(1):
+                try:
+                    task = read_envelope(message.body).task
+                except InvalidArgument:
+                    continue
+                if task in self.app.tasks:
+                    logger.warning(
+                        "tasks lie in a queue not worked on queue=%s task=%s", name, task
+                    )
 
     def _make_crew(self, fail: Callable[[BaseException], None]) -> SlotCrew | LoopCrew:
         if self.kind == "async":
@@ -187,7 +206,7 @@ class Worker:
     def _loop(self) -> None:
         due = {"schedules": 0.0, "scaling": 0.0, "report": 0.0}
         nothing_left = 0
-        while not self._stopping.wait(TICK_SECONDS):
+        while not self._stopping.wait(TICK_SECONDS) and not self._signals:
             now = time.monotonic()
             if now >= due["schedules"]:
                 due["schedules"] = now + self._guarded(self._scheduler.tick, default=1.0)
@@ -253,7 +272,7 @@ class Worker:
 
     def _wait_for_crew(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not self._stop_now.is_set() and self._error is None:
+        while not self._stop_now.is_set() and self._signals <= 1 and self._error is None:
             left = deadline - time.monotonic()
             if self._crew.wait(max(0.0, min(TICK_SECONDS, left))):
                 return True
@@ -277,8 +296,8 @@ class Worker:
         }
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # Nothing else: an Event that this very thread waits for just now must not be set here.
         self._signals += 1
-        self.stop(now=self._signals > 1)
 
     # Reporting -----------------------------------------------------------------------------
 

@@ -1,0 +1,446 @@
+"""Tasks in threads and in an event loop: timeouts, cancelling, and what will not stop."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from segue.clock import Clock
+from segue.errors import TaskCancelled
+from segue.tasks import App, State, Worker, current
+from segue.tasks.worker import loop as loops
+from segue.tasks.worker import worker as workers
+from segue.tasks.worker.loop import LoopCrew
+from segue.tasks.worker.settler import Settler
+from segue.tasks.worker.slots import SlotCrew
+from segue.tasks.worker.supply import Supply
+from segue.testing import ManualClock
+from tests.contract.task_support import (
+    check_intact,
+    eventually,
+    happenings,
+    letters,
+    manual_app,
+    work,
+    working,
+)
+
+FOREVER = 30.0
+"""Longer than any test waits."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """What everybody goes by."""
+    return ManualClock()
+
+
+@pytest.fixture
+def app(scratch: Path, clock: ManualClock) -> Iterator[App]:
+    """An App whose store must be intact when the test is over."""
+    with manual_app(scratch / "data", clock) as app:
+        yield app
+    check_intact(scratch / "data")
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """What tasks that would not stop wait for; set when the test is over, so that they end."""
+    release = threading.Event()
+    yield release
+    release.set()
+
+
+class Impatient(LoopCrew):
+    """A crew that gives up a loop after a second."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        settler: Settler,
+        clock: Clock,
+        *,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(supply, settler, clock, stall_seconds=1, on_error=on_error)
+
+
+# Timeouts ----------------------------------------------------------------------------------
+
+
+def test_a_thread_that_computes_is_stopped_when_its_time_is_over(app: App) -> None:
+    """It is told to stop, between two steps of Python; it may clean up."""
+    cleaned: list[str] = []
+
+    @app.task(retries=0, timeout=0.2)
+    def job() -> None:
+        try:
+            while True:
+                pass
+        finally:
+            cleaned.append(current().task)
+
+    result = job.enqueue()
+    work(app)
+
+    assert result.record().error == "TaskTimeout: it took longer than 0.2 s"
+    assert cleaned == ["job"]
+
+
+def test_a_thread_that_would_not_stop_is_given_up_and_replaced(
+    app: App, release: threading.Event
+) -> None:
+    """Nothing can wake a thread that waits: others go on in its place, at once."""
+
+    @app.task(retries=0, timeout=0.2)
+    def stuck() -> None:
+        release.wait(FOREVER)
+
+    @app.task
+    def next_one() -> int:
+        return 1
+
+    first, second = stuck.enqueue(), next_one.enqueue()
+    with working(Worker(app)) as worker:
+        value = second.get(20)
+        crew = worker._crew
+        assert isinstance(crew, SlotCrew)
+        is_given_up = eventually(lambda: crew.given_up == 1)
+        sizes = [slot.state for slot in crew.slots]
+
+    assert value == 1
+    assert first.record().error_type == "TaskTimeout"
+    assert is_given_up
+    assert sizes == ["idle"]
+
+
+def test_what_a_stopped_thread_still_returns_counts_no_more(
+    app: App, release: threading.Event
+) -> None:
+    """What came of it was said already."""
+    returned = threading.Event()
+
+    @app.task(retries=0, timeout=0.2)
+    def job() -> int:
+        try:
+            release.wait(FOREVER)
+        except BaseException:  # noqa: BLE001 - it will not listen
+            release.wait(FOREVER)
+        returned.set()
+        return 1
+
+    result = job.enqueue()
+    with working(Worker(app)):
+        assert eventually(lambda: result.state is State.DEAD_LETTER)
+        release.set()
+        eventually(returned.is_set)
+
+    assert result.state is State.DEAD_LETTER
+    assert happenings(app, result.id) == ["dead_letter"]
+
+
+def test_an_async_task_is_cancelled_when_its_time_is_over(app: App) -> None:
+    """Where it waits; it may clean up."""
+    cleaned: list[str] = []
+
+    @app.task(retries=0, timeout=0.2)
+    async def job() -> None:
+        try:
+            await asyncio.sleep(FOREVER)
+        finally:
+            cleaned.append("cleaned")
+
+    result = job.enqueue()
+    work(app, kind="async")
+
+    assert result.record().error == "TaskTimeout: it took longer than 0.2 s"
+    assert cleaned == ["cleaned"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_call_may_have_another_timeout(app: App, kind: str) -> None:
+    """Shorter than its task's, which has none to speak of."""
+
+    @app.task(retries=0, timeout=FOREVER)
+    async def job() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+
+    result = job.using(timeout=0.2).enqueue()
+    work(app, kind="async" if kind == "async" else "thread")
+
+    assert result.record().error == "TaskTimeout: it took longer than 0.2 s"
+
+
+def test_a_task_that_was_too_slow_is_tried_again(app: App, clock: ManualClock) -> None:
+    """As any that failed; it may be faster then."""
+    attempts: list[int] = []
+
+    @app.task(retries=1, timeout=0.2)
+    def job() -> str:
+        attempts.append(current().attempt)
+        while current().attempt == 1:
+            pass
+        return "done"
+
+    result = job.enqueue()
+    work(app)
+    clock.advance(seconds=2)
+    work(app)
+
+    assert attempts == [1, 2]
+    assert result.get(0) == "done"
+
+
+# Cancelling --------------------------------------------------------------------------------
+
+
+def test_a_thread_that_computes_is_stopped_when_it_is_cancelled(app: App) -> None:
+    """It need not ask."""
+    begun = threading.Event()
+
+    @app.task(retries=5)
+    def job() -> None:
+        begun.set()
+        while True:
+            pass
+
+    result = job.enqueue()
+    with working(Worker(app)):
+        assert begun.wait(20)
+        result.cancel()
+        with pytest.raises(TaskCancelled):
+            result.get(20)
+
+    assert happenings(app, result.id) == ["cancelled"]
+    assert letters(app) == []
+
+
+def test_an_async_task_is_cancelled_where_it_waits(app: App) -> None:
+    """And others in the same loop go on."""
+    begun = threading.Event()
+    ended: list[BaseException] = []
+
+    @app.task
+    async def job() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(FOREVER)
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    @app.task
+    async def other() -> int:
+        await asyncio.sleep(0.5)
+        return 1
+
+    first, second = job.enqueue(), other.enqueue()
+    with working(Worker(app, kind="async", min_size=2)):
+        assert begun.wait(20)
+        first.cancel()
+        with pytest.raises(TaskCancelled):
+            first.get(20)
+        value = second.get(20)
+
+    assert len(ended) == 1
+    assert value == 1
+
+
+def test_a_task_that_cancels_itself_has_failed(app: App) -> None:
+    """Nobody asked for it: a CancelledError of its own is an error as any other."""
+
+    @app.task(retries=0)
+    async def job() -> None:
+        raise asyncio.CancelledError
+
+    threaded = job.enqueue()
+    work(app)
+    looped = job.enqueue()
+    work(app, kind="async")
+
+    for result in (threaded, looped):
+        assert result.state is State.DEAD_LETTER
+        assert result.record().error_type == "CancelledError"
+
+
+# Event loops -------------------------------------------------------------------------------
+
+
+def test_an_event_loop_runs_many_at_once_and_plain_functions_beside(app: App) -> None:
+    """A plain one does not hold up the loop."""
+    met = threading.Event()
+
+    @app.task
+    async def one() -> bool:
+        while not met.is_set():
+            await asyncio.sleep(0.005)
+        return True
+
+    @app.task
+    def plain() -> bool:
+        met.set()
+        return threading.current_thread() is threading.main_thread()
+
+    first, second = one.enqueue(), plain.enqueue()
+    Worker(app, kind="async", min_size=2, burst=True).run()
+
+    assert first.get(0) is True
+    assert second.get(0) is False
+
+
+def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
+    app: App, release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran in it has failed; what comes runs in another."""
+
+    monkeypatch.setattr(workers, "LoopCrew", Impatient)
+    begun = threading.Event()
+
+    @app.task(retries=0, timeout=FOREVER)
+    async def blocker() -> None:
+        begun.set()
+        release.wait(FOREVER)
+
+    @app.task(retries=0, timeout=FOREVER)
+    async def victim() -> None:
+        await asyncio.sleep(FOREVER)
+
+    @app.task
+    async def other() -> int:
+        return 1
+
+    innocent = victim.enqueue()
+    with working(Worker(app, kind="async", min_size=4)) as worker:
+        assert eventually(lambda: innocent.state is State.PROCESSING)
+        blocked = blocker.enqueue()
+        assert begun.wait(20)
+        is_given_up = eventually(lambda: worker._crew.given_up == 1)
+        value = other.enqueue().get(20)
+        release.set()
+
+    assert is_given_up
+    assert value == 1
+    assert blocked.record().error_type == "LoopBlocked"
+    assert innocent.record().error_type == "LoopBlocked"
+
+
+# Fails: it is a dead letter without a try. /tmp/task-bugs/022.py
+def test_a_task_that_a_blocked_event_loop_never_began_has_lost_no_try(
+    app: App, release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not at fault, and never ran: another loop runs it."""
+
+    monkeypatch.setattr(workers, "LoopCrew", Impatient)
+    begun = threading.Event()
+
+    @app.task(retries=0, timeout=FOREVER)
+    async def blocker() -> None:
+        begun.set()
+        release.wait(FOREVER)
+
+    @app.task(retries=0)
+    async def other() -> int:
+        return current().attempt
+
+    blocker.enqueue()
+    with working(Worker(app, kind="async", min_size=4)):
+        assert begun.wait(20)
+        value = other.enqueue().get(20)
+        release.set()
+
+    assert value == 1
+
+
+def test_an_event_loop_without_tasks_is_not_given_up(app: App) -> None:
+    """However long it has had nothing to do; its beat goes on by itself."""
+
+    @app.task
+    async def job() -> int:
+        return 1
+
+    with working(Worker(app, kind="async")) as worker:
+        assert job.enqueue().get(20) == 1
+        beat = worker._crew._loop.beat if isinstance(worker._crew, LoopCrew) else 0.0
+        crew = worker._crew
+        assert isinstance(crew, LoopCrew)
+        assert eventually(lambda: crew._loop.beat > beat)
+        crew.check(crew._loop.beat + loops.STALL_SECONDS_DEFAULT + 1)
+
+        assert crew.given_up == 0
+        assert job.enqueue().get(20) == 1
+
+
+# Threads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_threads_that_end_as_they_are_told_to_stop_are_none_the_worse(app: App) -> None:
+    """The keeper's word may come a moment too late: nobody else hears it."""
+
+    @app.task(retries=0, timeout=0.15)
+    def late() -> None:
+        while not current().is_cancelled:
+            pass
+
+    @app.task
+    def after() -> int:
+        return 1
+
+    results = [late.enqueue() for _ in range(12)]
+    with working(Worker(app, min_size=3)):
+        are_over = eventually(lambda: len(letters(app)) == len(results))
+        value = after.enqueue().get(20)
+
+    assert are_over
+    assert {result.record().error_type for result in results} == {"TaskTimeout"}
+    assert value == 1
+
+
+def test_async_tasks_in_a_thread_share_one_event_loop(app: App) -> None:
+    """What they keep between runs, such as a connection, stays good."""
+    loops_seen: list[asyncio.AbstractEventLoop] = []
+
+    @app.task
+    async def job() -> None:
+        loops_seen.append(asyncio.get_running_loop())
+
+    for _ in range(3):
+        job.enqueue()
+    work(app)
+
+    assert len(loops_seen) == 3
+    assert len(set(map(id, loops_seen))) == 1
+
+
+def test_a_slot_is_idle_busy_or_shutting_down(app: App, release: threading.Event) -> None:
+    """As the report of a worker says it, with what it runs."""
+    begun = threading.Event()
+
+    @app.task
+    def job() -> None:
+        begun.set()
+        release.wait(FOREVER)
+
+    with working(Worker(app, min_size=2, name="w")) as worker:
+        assert eventually(lambda: hasattr(worker, "_crew") and len(worker._crew.idle_us()) == 2)
+        idle = worker.report()
+        result = job.enqueue()
+        assert begun.wait(20)
+        busy = worker.report()
+        worker._crew.resize(1)
+        smaller = worker.report()
+        release.set()
+        result.get(20)
+
+    assert [slot.state for slot in idle.slots] == ["idle", "idle"]
+    assert idle.is_safe_to_stop
+    assert sorted((slot.state, slot.task, slot.id) for slot in busy.slots) == [
+        ("busy", "job", result.id),
+        ("idle", "", ""),
+    ]
+    assert (busy.busy, busy.size, busy.is_safe_to_stop) == (1, 2, False)
+    assert "shutting_down" in [slot.state for slot in smaller.slots]
+    assert smaller.size == 1
