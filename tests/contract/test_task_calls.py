@@ -613,6 +613,44 @@ def test_a_finished_task_cannot_be_cancelled(app: App) -> None:
     assert result.get(0) == 1
 
 
+def test_a_dead_letter_cannot_be_cancelled(app: App) -> None:
+    """It is finished, and kept: only a purge takes it away."""
+
+    @app.task(retries=0)
+    def job() -> None:
+        raise ValueError("no")
+
+    result = job.enqueue()
+    work(app)
+
+    assert not result.cancel()
+    assert waiting(app).dead == 1
+    assert result.state is State.DEAD_LETTER
+
+
+def test_a_request_that_comes_too_late_is_not_kept(app: App) -> None:
+    """A task that was done by then leaves nothing behind for workers to look through."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def job() -> int:
+        begun.set()
+        go_on.wait(20)
+        return 1
+
+    result = job.enqueue()
+    with working(Worker(app)) as worker:
+        assert begun.wait(20)
+        worker._keeper._cancels_looked = float("inf")  # It looks away while the request comes.
+        result.cancel()
+        go_on.set()
+        value = result.get(20)
+    work(app)
+
+    assert value == 1
+    assert app.desk.cancellations.requested() == set()
+
+
 def test_a_task_that_waits_for_its_next_try_can_be_cancelled(app: App, clock: ManualClock) -> None:
     """It is not tried again."""
     ran: list[int] = []

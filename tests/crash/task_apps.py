@@ -67,6 +67,10 @@ class Facts:
         finally:
             os.close(descriptor)
 
+    def count(self) -> int:
+        """Return how much was said so far."""
+        return self._path.read_bytes().count(b"\n") if self._path.exists() else 0
+
     def read(self) -> list[Fact]:
         """Return which runs began so far, in their order."""
         return [fact for fact in self.read_all() if fact.happened == BEGAN]
@@ -177,6 +181,10 @@ class Tasks:
         self.poison: Task[[], None] = poison
         self.fail: Task[[], None] = fail
         self.once: Task[[int], int] = once
+
+    def is_settled(self) -> bool:
+        """Tell whether no message is left; dead letters do not count."""
+        return self.app.queue_for("default").count().total == 0
 
     def open_gate(self) -> None:
         """Let those go on who wait."""

@@ -49,13 +49,19 @@ def beats(scratch: Path) -> Iterator[Beats]:
 
 def noted(beats: Beats) -> ScheduleState | None:
     """Return what is known of the schedule."""
-    return ScheduleBook(beats.app.store).states().get("beat")
+    states = ScheduleBook(beats.app.store).states().values()
+    return next((state for state in states if state.name == "beat"), None)
 
 
 def fired(beats: Beats) -> int:
     """Return how many firings were noted."""
     state = noted(beats)
     return 0 if state is None else state.fired
+
+
+def wait_for_firings(beats: Beats, count: int) -> None:
+    """Return once so many firings were noted."""
+    wait_for(lambda: fired(beats) >= count, f"{count} firings")
 
 
 class Shift:
@@ -138,12 +144,12 @@ def test_whoever_is_killed_each_moment_of_a_schedule_fires_exactly_once(
             shift.fill()
             while shift.kills < KILLS:
                 due = fired(beats) + chance.randint(1, FIRINGS_BETWEEN_MAX)
-                wait_for(lambda due=due: fired(beats) >= due, f"{due} firings")  # type: ignore[misc]
+                wait_for_firings(beats, due)
                 time.sleep(chance.uniform(0, EVERY_SECONDS))
                 everybody = chance.random() < EVERYBODY
                 shift.kill(list(shift.present) if everybody else [chance.choice(shift.present)])
             due = fired(beats) + 1
-            wait_for(lambda: fired(beats) >= due, "one firing more")
+            wait_for_firings(beats, due)
             wait_for(lambda: len(runs_of(beats)) >= fired(beats), "all have run")
             shift.end()
         finally:
@@ -164,7 +170,7 @@ def check_after_settling(scratch: Path, beats: Beats, forks: ForkServer) -> list
         shift.fill()
         queue = beats.app.queue_for("beats")
         due = fired(beats) + 1
-        wait_for(lambda: fired(beats) >= due, "one firing more")
+        wait_for_firings(beats, due)
         shift.end()
         assert queue.count().dead == 0
     finally:
@@ -204,10 +210,10 @@ def test_who_is_stopped_as_it_fires_and_goes_on_late_changes_nothing(
         shift = Shift(scratch, forks)
         try:
             shift.fill()
-            wait_for(lambda: fired(beats) >= 3, "others fire")
+            wait_for_firings(beats, 3)
             os.kill(late.pid, signal.SIGCONT)
             due = fired(beats) + 3
-            wait_for(lambda: fired(beats) >= due, "and go on")
+            wait_for_firings(beats, due)
             late.tell("end")
             assert late.join() == 0
             shift.end()

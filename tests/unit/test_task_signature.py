@@ -273,6 +273,19 @@ def test_what_would_come_back_as_something_else_is_refused(
         signature_of(function).write((value,), {})
 
 
+# Fails: "object cannot be read from JSON". /tmp/task-bugs/027.py
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(object, 5), (dict[str, object], {"a": [1, "x"]}), (list[object], [None]), (Any, "text")],
+)
+def test_an_annotation_that_takes_anything_takes_plain_json(kind: object, value: object) -> None:
+    """`object` and `Any` are as good as none."""
+    signature = signature_of(of_type(kind))
+
+    assert there_and_back(of_type(kind), value) == ((), {"value": value})
+    assert signature.read_result(signature.write_result(value)) == value
+
+
 def test_a_tuple_without_an_annotation_comes_back_as_a_list() -> None:
     """The one thing that plain JSON changes."""
     assert there_and_back(plain(), (1, (2,))) == ((), {"value": [1, [2]]})

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from weakref import WeakSet
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.delivery.priority import Priority, priority_from
@@ -106,6 +107,7 @@ class App:
         self._owned: dict[str, str] = {}
         self._lock = threading.RLock()
         self._rooms: _Rooms | None = None
+        _APPS.add(self)
         for tenant, weight in self.weights.items():
             checked_name(tenant)
             QueueShape(weight=weight)
@@ -312,21 +314,29 @@ class App:
 
     # Queuing -------------------------------------------------------------------------------
 
-    def queue_for(self, name: str, tenant: str | None = None) -> Queue:
-        """Return a queue, with the rules its tasks need."""
+    def queue_for(self, name: str, tenant: str | None = None, *, sets_rules: bool = False) -> Queue:
+        """Return a queue, with the rules its tasks need if it is new.
+
+        `sets_rules` has it follow the code in any case, as workers have it.
+        """
         full = name if tenant is None else f"{name}{TENANT_MARK}{checked_name(tenant)}"
         rooms = self._opened()
         found = rooms.queues.get(full)
-        if found is not None:
+        if found is not None and not sets_rules:
             return found
         with self._lock:
+            sets_rules = sets_rules or full not in rooms.store.queues()
             queue = rooms.store.queue(checked_name(full))
             rules = queue.rules
             wanted = self._shapes.get(name, QueueShape()).applied_to(rules)
-            if wanted != rules:
+            if sets_rules and wanted != rules:
                 queue.configure(wanted)
             rooms.queues[full] = queue
         return queue
+
+    def forget_queue(self, name: str) -> None:
+        """Let go of a queue that was removed."""
+        self._opened().queues.pop(name, None)
 
     def require_queue(self, name: str) -> None:
         """Raise InvalidArgument unless workers of the App look at a queue by themselves."""
@@ -480,6 +490,18 @@ class _Rooms:
         self.watch.close()
         self.desk.close()
         self.store.close()
+
+
+_APPS: Final[WeakSet[App]] = WeakSet()
+
+
+def _forget_locks() -> None:
+    """Have locks that nobody holds, in a process that was forked while somebody did."""
+    for app in list(_APPS):
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _timeout_from(timeout: Duration | Unsaid | None) -> float | None:

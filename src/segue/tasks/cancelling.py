@@ -7,8 +7,24 @@ from typing import Final
 from segue.delivery.topic_record import Event
 from segue.errors import OffsetTrimmed, TopicNotFound
 from segue.stores.contract import Store
+from segue.stores.topic_contract import Topic
 
 CANCEL_TOPIC: Final = "segue.cancellations"
+
+
+RECORDS_MAX: Final = 10_000
+"""From so many records on a topic of states is compacted."""
+
+
+def compact(topic: Topic) -> None:
+    """Have a topic keep only what is last of each key, if it has grown long."""
+    try:
+        info = topic.info()
+        if info.count > RECORDS_MAX:
+            topic.roll()
+            topic.compact()
+    except TopicNotFound:
+        return
 
 
 class Cancellations:
@@ -28,6 +44,10 @@ class Cancellations:
         """Have the topic: looking at one that is not there takes longer than at one that is."""
         if CANCEL_TOPIC not in self._store.topics():
             self._topic = self._store.topic(CANCEL_TOPIC, partitions=1)
+
+    def tidy(self) -> None:
+        """Remove requests that were carried out, once there are many."""
+        compact(self._topic)
 
     def request(self, task_id: str, pushed_us: int) -> None:
         """Have the task not run, or stop, that was pushed then; durable when it returns."""

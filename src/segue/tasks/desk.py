@@ -173,6 +173,7 @@ class Desk:
             worker=(status.owner or known.worker) if state is State.PROCESSING else known.worker,
             error=known.error or status.reason,
             due_us=status.due_us or 0,
+            finished_us=known.finished_us if state is State.DEAD_LETTER else 0,
             result=None,
         )
 

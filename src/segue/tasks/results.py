@@ -1,6 +1,7 @@
 """The handle of a queued task, and how whoever waits for it is told."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import msgspec
 from segue.errors import (
     OffsetTrimmed,
     ResultTimeout,
+    SegueError,
     StoreClosed,
     TaskCancelled,
     TaskFailed,
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
     from segue.tasks.app import App
     from segue.tasks.signature import Signature
 
+logger = logging.getLogger(__name__)
+
 R = TypeVar("R")
 
 LOOK_SECONDS: Final = 1.0
-LOOK_SECONDS_MAX: Final = 30.0
+LOOK_SECONDS_MAX: Final = 5.0
 """How often whoever waits looks whether the message is still there at all: ever less often."""
 FOLLOW_SECONDS: Final = 0.25
 REST_SECONDS: Final = 2.0
@@ -179,6 +183,9 @@ class Watch:
                 with self._lock:
                     self._thread = None
                 return
+            except (SegueError, OSError) as error:
+                logger.warning("results may be told late reason=%s", error)
+                time.sleep(FOLLOW_SECONDS)
 
     def _tell(self, key: bytes, value: bytes | None) -> None:
         event = read_event(value)

@@ -52,7 +52,7 @@ class TaskRules:
             check_seconds("timeout", self.timeout, 0.001)
         if self.unique is not None:
             check_seconds("unique", self.unique, 0.001)
-        check_seconds("result_ttl", self.result_ttl, 0)
+        check_seconds("result_ttl", self.result_ttl, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

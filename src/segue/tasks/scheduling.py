@@ -22,6 +22,7 @@ from segue.errors import (
     TopicNotFound,
 )
 from segue.stores.contract import HeldLock, Queue, Store
+from segue.tasks.cancelling import compact
 from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.schedule import Cron, Every, Missed, due, schedule_from
 
@@ -38,6 +39,7 @@ another takes its place when its lock ends."""
 WINDOW_SECONDS_MIN: Final = 60.0
 """For how long a queue must remember keys: longer than another takes to take over."""
 FIRINGS_PER_TICK: Final = 1_000
+NOTES_PER_TIDYING: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class ScheduleBook:
         self._store = store
         self._states: dict[str, ScheduleState] = {}
         self._next = 0
+        self._notes = 0
 
     def states(self) -> dict[str, ScheduleState]:
         """Return every schedule by its key, as it is now.
@@ -129,7 +132,11 @@ class ScheduleBook:
 
     def note(self, state: ScheduleState) -> None:
         """Keep how a schedule stands."""
-        self._store.topic(SCHEDULES_TOPIC).append(msgspec.json.encode(state), key=state.key)
+        topic = self._store.topic(SCHEDULES_TOPIC)
+        topic.append(msgspec.json.encode(state), key=state.key)
+        self._notes += 1
+        if self._notes % NOTES_PER_TIDYING == 0:
+            compact(topic)
 
     def remove(self, name: str) -> bool:
         """Forget a schedule, with all the times it has had; tell whether it was there."""

@@ -1,4 +1,4 @@
-"""The life of a task as one table. Everything that changes a task's state goes by it."""
+"""The life of a task as one table. Workers live by it, and tests hold them to it."""
 
 from enum import Enum
 from typing import Final

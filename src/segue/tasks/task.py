@@ -164,7 +164,7 @@ class Queued(Generic[P, R]):
         """Return the group of messages that a call belongs to by its key, if it has one."""
         key = self._options.key
         if key is None and self.rules.key is not None:
-            key = self._key_of(self.rules.key, args, kwargs)
+            key = self._key_of(self.rules.key, args, kwargs)  # None is no key, and no order.
         return None if key is None else f"{self.rules.name}:{key}"
 
     def _key_of(
@@ -172,12 +172,12 @@ class Queued(Generic[P, R]):
         key: str | Callable[..., str],
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
-    ) -> str:
+    ) -> str | None:
         try:
             value = self.signature.value_of(key, args, kwargs)
         except Exception as error:
             raise BadArguments(task=self.name, reason=f"its key: {error!r}") from error
-        return str(value)
+        return None if value is None else str(value)
 
 
 class TaskBase(Queued[P, R]):

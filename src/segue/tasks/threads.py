@@ -1,6 +1,7 @@
 """Short calls from async code, in threads of our own, so that no waiter elsewhere holds them up."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,6 +17,10 @@ THREADS_MAX: Final = 4
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="segue-short")
+
+
+# Threads do not survive a fork: who was forked has none, and must not think otherwise.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

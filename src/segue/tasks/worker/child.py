@@ -1,6 +1,6 @@
 """The process of a slot: takes calls from its worker, runs them one by one, and answers.
 
-python -m segue.tasks.worker.child module:app <descriptor> <memory bytes>
+python -m segue.tasks.worker.child module:app <descriptor> <memory bytes> <store> <sync>
 """
 
 import os
@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Final
+from types import FrameType
+from typing import Final, cast
 
 import msgspec
 
 from segue.errors import SegueError, TaskNotFound
+from segue.log.options import SyncName
 from segue.tasks.loading import load_app
 from segue.tasks.worker.processes import Answer
 from segue.tasks.worker.runs import Call, Outcome, execute, given_up, said
@@ -24,9 +26,11 @@ PROBLEM: Final = 3
 
 def main(words: list[str]) -> int:
     """Answer calls until the worker is gone."""
-    target, descriptor, memory = words
-    # Ctrl-C reaches everybody in the terminal; when to stop is the worker's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    target, descriptor, memory, url, sync = words
+    # Ctrl-C reaches everybody in the terminal, and systemd's SIGTERM everybody in the unit; when to
+    # stop is the worker's business. Handled, not ignored: what a task starts would inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_alone)
     connection = Connection(int(descriptor))
     lock = threading.Lock()
 
@@ -36,6 +40,7 @@ def main(words: list[str]) -> int:
 
     try:
         app = load_app(target)
+        app.use(url, sync=cast("SyncName", sync))
         if int(memory):
             resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     except (SegueError, OSError, ValueError) as error:
@@ -60,6 +65,10 @@ def main(words: list[str]) -> int:
         except MemoryError as error:
             say(Answer(outcome=Outcome(verdict="failed", error=said(error))))
     return 0
+
+
+def _leave_alone(number: int, frame: FrameType | None) -> None:
+    """Do nothing about a signal."""
 
 
 class Calls:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from segue.clock import Clock
-from segue.errors import LeaseLost, SegueError
+from segue.errors import LeaseLost, SegueError, StoreClosed
 from segue.tasks.cancelling import Cancellations
 from segue.tasks.events import TaskEvent
 from segue.tasks.worker.runs import Outcome, Run
@@ -129,7 +129,7 @@ class Keeper:
             return
         try:
             run.job.extend()
-        except LeaseLost as error:
+        except (LeaseLost, StoreClosed) as error:
             if id(run) in self._runs and not run.job.is_settled:
                 logger.warning("lost while at work task=%s reason=%s", run.id, error)
                 self._end(run, Outcome(verdict="lost", error=str(error)))

@@ -17,6 +17,7 @@ from segue.errors import TaskCancelled
 from segue.tasks.worker.reports import SlotReport
 from segue.tasks.worker.runs import Outcome, Run, execute, execute_async
 from segue.tasks.worker.settler import Settler
+from segue.tasks.worker.slots import ABANDON_SECONDS
 from segue.tasks.worker.supply import Supply
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class _Loop:
         self.crew = crew
         self.loop = asyncio.new_event_loop()
         self.runs: dict[int, tuple[Run, asyncio.Task[None] | None]] = {}
+        self.told: dict[int, float] = {}
+        """When runs were told to stop that have not."""
         self.beat = time.monotonic()
         self.is_given_up = False
         self.thread = threading.Thread(target=self._work, name="segue-loop", daemon=True)
@@ -76,6 +79,7 @@ class _Loop:
             return  # What came of it is said already.
         finally:
             self.runs.pop(id(run), None)
+            self.told.pop(id(run), None)
             self.crew.freed()
 
     async def _plain(self, run: Run) -> Outcome:
@@ -107,6 +111,7 @@ class _Loop:
     def stop_run(self, run: Run) -> None:
         found = self.runs.get(id(run))
         if found is not None and found[1] is not None:
+            self.told[id(run)] = time.monotonic()
             self.loop.call_soon_threadsafe(found[1].cancel)
 
     def stop(self) -> None:
@@ -186,8 +191,14 @@ class LoopCrew:
         self._loop.stop_run(run)
 
     def check(self, now: float) -> None:
-        """Give up an event loop that a task blocks."""
+        """Give up what was told to stop and did not, and an event loop that a task blocks."""
         loop = self._loop
+        for number, told_at in list(loop.told.items()):
+            if now - told_at > ABANDON_SECONDS and loop.runs.pop(number, None) is not None:
+                loop.told.pop(number, None)
+                self.given_up += 1
+                logger.warning("gave up a task that would not stop")
+                self.freed()
         blocked = now - loop.beat
         if blocked < self._stall_seconds or not loop.runs or not loop.thread.is_alive():
             return

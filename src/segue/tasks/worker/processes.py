@@ -46,10 +46,17 @@ class ProcessSlot(Slot):
     """Runs tasks in a process of its own."""
 
     def __init__(
-        self, crew: SlotCrew, number: int, *, target: str, memory_bytes: int | None
+        self,
+        crew: SlotCrew,
+        number: int,
+        *,
+        target: str,
+        store: tuple[str, str],
+        memory_bytes: int | None,
     ) -> None:
         super().__init__(crew, number)
         self._target = target
+        self._store = store
         self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -94,7 +101,7 @@ class ProcessSlot(Slot):
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [sys.executable, "-m", "segue.tasks.worker.child", self._target]
-        words += [str(theirs.fileno()), str(self._memory_bytes or 0)]
+        words += [str(theirs.fileno()), str(self._memory_bytes or 0), *self._store]
         with theirs:
             self._process = subprocess.Popen(
                 words, pass_fds=(theirs.fileno(),), env=environment, process_group=0

@@ -12,9 +12,12 @@ from segue.stores.contract import Store
 
 WORKERS_TOPIC: Final = "segue.workers"
 REPORT_SECONDS: Final = 2.0
+METRICS_SECONDS: Final = 10.0
+"""How often a report has metrics in it, which are much longer than all the rest."""
 GONE_SECONDS: Final = 10.0
 """A worker that has said nothing for so long is not shown any more."""
-KEEP_SECONDS: Final = 6 * 3_600.0
+KEEP_SECONDS: Final = 600.0
+SEGMENT_SECONDS: Final = 300.0
 
 
 class SlotReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +71,10 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 def prepare_reports(store: Store) -> None:
     """Have the topic that workers report to."""
     if WORKERS_TOPIC not in store.topics():
-        store.topic(WORKERS_TOPIC, partitions=1, rules=TopicRules(keep_seconds=KEEP_SECONDS))
+        store.topic(WORKERS_TOPIC, partitions=1, rules=_RULES)
+
+
+_RULES: Final = TopicRules(keep_seconds=KEEP_SECONDS, segment_seconds=SEGMENT_SECONDS)
 
 
 def send_report(store: Store, report: WorkerReport) -> None:
@@ -77,8 +83,9 @@ def send_report(store: Store, report: WorkerReport) -> None:
 
 
 def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
-    """Return the last report of each worker that is there, by name."""
-    since = datetime.fromtimestamp(now_us / 1_000_000, UTC) - timedelta(seconds=GONE_SECONDS)
+    """Return the last report of each worker that is there, by name, with its last metrics."""
+    back = timedelta(seconds=GONE_SECONDS + METRICS_SECONDS)
+    since = datetime.fromtimestamp(now_us / 1_000_000, UTC) - back
     found: dict[str, WorkerReport] = {}
     try:
         for record in store.topic(WORKERS_TOPIC).records(since):
@@ -86,10 +93,17 @@ def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
                 report = msgspec.json.decode(record.value or b"", type=WorkerReport)
             except ValueError:
                 continue
+            before = found.get(report.worker)
+            if not report.metrics and before is not None:
+                report = msgspec.structs.replace(report, metrics=before.metrics)
             found[report.worker] = report
     except TopicNotFound:
         return []
     return sorted(
-        (report for report in found.values() if report.state != "stopped"),
+        (
+            report
+            for report in found.values()
+            if report.state != "stopped" and now_us - report.at_us <= GONE_SECONDS * 1_000_000
+        ),
         key=lambda report: report.worker,
     )

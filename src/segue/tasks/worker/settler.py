@@ -9,13 +9,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from segue.clock import Clock
-from segue.errors import LeaseLost, StorageFull
+from segue.errors import LeaseLost, StorageFull, StoreClosed
 from segue.stores.job import Holder
 from segue.tasks.cancelling import Cancellations
 from segue.tasks.events import (
@@ -150,17 +151,18 @@ class Settler:
             if run.job.receipt not in lost:
                 self._count(run, outcome)
         self._correct(settled, lost, now_us)
-        done = [run.id for run, outcome, _ in settled if outcome.verdict == "cancelled"]
+        requested = self._cancellations.requested()
+        done = [run.id for run, _, delay in settled if delay is None and run.id in requested]
         if done:
-            self._cancellations.forget(done)
+            _when_there_is_space(lambda: self._cancellations.forget(done))
 
     def _is_ours(self, run: Run, now: float) -> bool:
         """Tell whether the lease is still held; asks if it is about to end."""
         if now < run.leased_until - min(MARGIN_SECONDS, run.job.ttl_seconds / 3):
             return True
         try:
-            run.job.extend()
-        except LeaseLost as error:
+            _when_there_is_space(run.job.extend)
+        except (LeaseLost, StoreClosed) as error:
             logger.warning("dropped a result task=%s reason=%s", run.id, error)
             return False
         return True
@@ -178,15 +180,8 @@ class Settler:
         return outcome, delay_us / 1_000_000
 
     def _append(self, events: list[TaskEvent]) -> None:
-        while events:
-            try:
-                self._log.append(events)
-            except StorageFull as error:
-                # Leases are kept alive meanwhile: nothing is lost, and nothing runs twice.
-                logger.warning("not settled yet, will be tried again reason=%s", error)
-                time.sleep(FULL_PAUSE_SECONDS)
-            else:
-                return
+        if events:
+            _when_there_is_space(lambda: self._log.append(events))
 
     def _say(self, settled: list[tuple[Run, Outcome, float | None]]) -> set[str]:
         """Tell the queues; return the receipts of leases that were lost."""
@@ -198,14 +193,19 @@ class Settler:
                 acks.setdefault(id(holder), (holder, []))[1].append(run)
                 continue
             try:
-                self._nack(run, outcome, delay)
+                _when_there_is_space(partial(self._nack, run, outcome, delay))
             except LeaseLost as error:
                 lost.update(error.lost)
+            except StoreClosed:  # The queue was removed, and its messages with it.
+                lost.add(run.job.receipt)
         for holder, runs in acks.values():
+            jobs = [run.job for run in runs]
             try:
-                holder.ack_many([run.job for run in runs])
+                _when_there_is_space(partial(holder.ack_many, jobs))
             except LeaseLost as error:
                 lost.update(error.lost)
+            except StoreClosed:
+                lost.update(job.receipt for job in jobs)
         return lost
 
     def _nack(self, run: Run, outcome: Outcome, delay: float | None) -> None:
@@ -294,6 +294,19 @@ class Settler:
             run_us=max(0, run.ended_us - run.started_us) if run.started_us else None,
             is_timeout=outcome.is_timeout,
         )
+
+
+def _when_there_is_space(step: Callable[[], None]) -> None:
+    """Do a step, again and again while the disk is full.
+
+    Leases are kept alive meanwhile: nothing is lost, and nothing runs twice.
+    """
+    while True:
+        try:
+            return step()
+        except StorageFull as error:
+            logger.warning("not settled yet, will be tried again reason=%s", error)
+            time.sleep(FULL_PAUSE_SECONDS)
 
 
 _HAPPENED: Final[dict[str, Happening]] = {

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import QueueLocked, SegueError, StorageError, StoreClosed
+from segue.errors import QueueLocked, SegueError, StorageError, StorageFull, StoreClosed
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 0.5
+FULL_PAUSE_SECONDS: Final = 1.0
 DISCOVER_SECONDS: Final = 1.0
 """How soon a tenant's first message is noticed."""
 
@@ -32,6 +33,8 @@ class _Source:
         self.weight = weight
         self.passed = 0.0
         self.is_ready = True
+        self.is_gone = False
+        self.is_watched = False
         self.wanted = threading.Event()
         """Whether to be told when there is work."""
 
@@ -74,6 +77,9 @@ class Sources:
         if len(self._sources) == 1:
             (source,) = self._sources.values()
             return self._lease_from(source, count, wait)
+        if not self._sources:
+            self._stopping.wait(wait)
+            return []
         with self._news:
             if not any(source.is_ready for source in self._sources.values()):
                 self._news.wait(wait)
@@ -105,8 +111,15 @@ class Sources:
             found = source.queue.lease_many(count, ttl=self._ttl, wait=wait, owner=self._owner)
         except QueueLocked:
             return []
+        except StoreClosed:
+            self._drop(source)
+            return []
+        except StorageFull as error:  # A lease is an event, too.
+            logger.warning("nothing taken, will be tried again reason=%s", error)
+            time.sleep(FULL_PAUSE_SECONDS)
+            return []
         if found:
-            lowest = min(each.passed for each in self._sources.values())
+            lowest = min((each.passed for each in self._sources.values()), default=0.0)
             # Who had nothing for long does not make up for it now.
             source.passed = max(source.passed, lowest) + len(found) / source.weight
         return found
@@ -115,23 +128,31 @@ class Sources:
 
     def _add(self, name: str) -> None:
         base, _, tenant = name.partition(TENANT_MARK)
-        queue = self._app.queue_for(base, tenant or None)
+        queue = self._app.queue_for(base, tenant or None, sets_rules=True)
         source = _Source(queue, self._app.weight_of(name))
         if self._sources:
             source.passed = min(each.passed for each in self._sources.values())
         self._sources[name] = source
-        if len(self._sources) == 2:  # noqa: PLR2004 - from the second on, each is watched.
+        if len(self._sources) > 1:
             for each in self._sources.values():
                 self._watch(each)
-        elif len(self._sources) > 1:
-            self._watch(source)
+
+    def _drop(self, source: _Source) -> None:
+        """Let go of a queue that was removed; made anew, it is taken up again."""
+        _ = self._app.store.queues()  # Raises StoreClosed if it is the store that is gone.
+        name = source.queue.name
+        source.is_gone = True
+        self._sources.pop(name, None)
+        self._app.forget_queue(name)
+        self._looked = 0.0
 
     def _discover(self) -> None:
-        """Take up the queues of tenants that are new."""
+        """Take up the queues of tenants that are new, and what was removed and made anew."""
         self._looked = time.monotonic()
         marks = tuple(name + TENANT_MARK for name in self._names)
-        for name in self._app.store.queues():
-            if name.startswith(marks) and name not in self._sources:
+        found = self._app.store.queues()
+        for name in [*self._names, *(each for each in found if each.startswith(marks))]:
+            if name not in self._sources:
                 try:
                     self._add(name)
                 except StorageError as error:  # Each takes some fifteen descriptors.
@@ -140,13 +161,16 @@ class Sources:
                         logger.warning("left alone queue=%s reason=%s", name, error)
 
     def _watch(self, source: _Source) -> None:
+        if source.is_watched:
+            return
+        source.is_watched = True
         threading.Thread(
             target=self._run_watch, args=(source,), name="segue-watch", daemon=True
         ).start()
 
     def _run_watch(self, source: _Source) -> None:
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and not source.is_gone:
                 if not source.wanted.wait(WATCH_SECONDS):
                     continue
                 if source.queue.wait(WATCH_SECONDS):
@@ -155,18 +179,22 @@ class Sources:
                     with self._news:
                         self._news.notify_all()
         except StoreClosed:
-            return
+            source.is_ready = True  # Whoever leases next finds out which is closed.
+            with self._news:
+                self._news.notify_all()
         except (SegueError, OSError) as error:
             self._on_error(error)
 
-    def depth(self) -> tuple[int, int]:
-        """Return how many messages are ready, and how many are leased, in all queues."""
-        ready = leased = 0
+    def depth(self) -> int:
+        """Return how many messages are ready in all queues that are not paused."""
+        ready = 0
         for source in list(self._sources.values()):
-            counts = source.queue.count()
-            ready += counts.ready
-            leased += counts.leased
-        return ready, leased
+            try:
+                count = source.queue.count().ready
+                ready += count if count and not source.queue.stats().paused else 0
+            except StoreClosed:
+                continue  # Removed; whoever leases next finds out.
+        return ready
 
     @property
     def names(self) -> list[str]:

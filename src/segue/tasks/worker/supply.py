@@ -71,6 +71,9 @@ class Supply:
         finally:
             with self._changed:
                 self._free -= 1
+                # Who leaves may have asked for more than those who stay have use for.
+                surplus = [self._ready.pop() for _ in range(len(self._ready) - self._free)]
+            self._give_back(surplus)
 
     def _wait_for_turn(self, taker: Taker) -> Run | None:
         """Return a run that is there; None if it is our turn to ask, or if there is no more."""

@@ -5,6 +5,7 @@ Sources → Supply → a crew of slots (threads, processes) or an event loop →
 """
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -37,6 +38,7 @@ from segue.tasks.worker.keeper import Keeper
 from segue.tasks.worker.loop import LoopCrew
 from segue.tasks.worker.processes import ProcessSlot
 from segue.tasks.worker.reports import (
+    METRICS_SECONDS,
     REPORT_SECONDS,
     DecisionReport,
     WorkerReport,
@@ -122,6 +124,7 @@ class Worker:
         self._stop_now = threading.Event()
         self._error: BaseException | None = None
         self._signals = 0
+        self._metrics_due = 0.0
         self._decisions: deque[DecisionReport] = deque(maxlen=DECISIONS_KEPT)
 
     # Running -------------------------------------------------------------------------------
@@ -170,6 +173,7 @@ class Worker:
         self._supply = Supply(app, self._sources, self._keeper, self._settler)
         self._supply.limit = self._limit
         self._crew = self._make_crew(fail)
+        self._guarded(desk.cancellations.tidy, default=None)
         self._scheduler = Scheduler(app)
         self._settler.start()
         self._keeper.start(self._settler, self._crew)
@@ -199,7 +203,12 @@ class Worker:
         make = (
             ThreadSlot
             if self.kind == "thread"
-            else partial(ProcessSlot, target=self._target, memory_bytes=self._memory_bytes)
+            else partial(
+                ProcessSlot,
+                target=self._target,
+                store=(os.fspath(self.app.url), self.app.sync),
+                memory_bytes=self._memory_bytes,
+            )
         )
         return SlotCrew(self._supply, self._settler, self.app.clock, make=make, on_error=fail)
 
@@ -232,8 +241,7 @@ class Worker:
             return default
 
     def _is_nothing_left(self) -> bool:
-        ready, _ = self._sources.depth()
-        return not ready and not self._keeper.runs
+        return not self._sources.depth() and not self._keeper.runs
 
     def _scale(self) -> None:
         self.metrics.sample(self.app.ticks())
@@ -244,10 +252,9 @@ class Worker:
             self._crew.resize(decision.workers_after)
 
     def _sample(self) -> Sample:
-        ready, _ = self._sources.depth()
         return Sample(
             ticks_us=self.app.ticks(),
-            depth=ready,
+            depth=self._sources.depth(),
             workers=self._crew.size,
             busy=min(self._crew.busy, self._crew.size),
             idle_us=tuple(self._crew.idle_us()[: self._crew.size]),
@@ -257,9 +264,10 @@ class Worker:
 
     def _close(self) -> None:
         """Let what runs finish, within the limit; give back what does not."""
-        self._guarded(partial(self._report, "draining"), default=None)
         self._supply.stop()
-        is_done = self._wait_for_crew(self._drain)
+        # A burst or limit that is over is no reason to hurry what still runs.
+        is_hurried = self._stopping.is_set() or self._signals > 0
+        is_done = self._wait_for_crew(self._drain if is_hurried else math.inf)
         if not is_done:
             logger.warning("giving back what still runs worker=%s", self.name)
             self._crew.abort()
@@ -272,11 +280,17 @@ class Worker:
 
     def _wait_for_crew(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
+        due = 0.0
         while not self._stop_now.is_set() and self._signals <= 1 and self._error is None:
-            left = deadline - time.monotonic()
-            if self._crew.wait(max(0.0, min(TICK_SECONDS, left))):
+            now = time.monotonic()
+            if now >= due:
+                due = now + REPORT_SECONDS
+                self._guarded(partial(self._report, "draining"), default=None)
+            if self._crew.wait(max(0.0, min(TICK_SECONDS, deadline - now))):
                 return True
-            if left <= 0:
+            if self._signals and math.isinf(deadline):
+                deadline = now + self._drain
+            if now >= deadline:
                 return False
         return self._crew.wait(0)
 
@@ -302,9 +316,13 @@ class Worker:
     # Reporting -----------------------------------------------------------------------------
 
     def _report(self, state: str) -> None:
-        send_report(self.app.store, self.report(state))
+        now = time.monotonic()
+        has_metrics = now >= self._metrics_due
+        if has_metrics:
+            self._metrics_due = now + METRICS_SECONDS
+        send_report(self.app.store, self.report(state, has_metrics=has_metrics))
 
-    def report(self, state: str = "running") -> WorkerReport:
+    def report(self, state: str = "running", *, has_metrics: bool = True) -> WorkerReport:
         """Return how the worker stands."""
         sample = self._sample()
         throughputs = self.metrics.throughputs
@@ -326,7 +344,7 @@ class Worker:
             standing=self._scaler.standing or "",
             is_safe_to_stop=is_safe_to_stop(sample) and not self._keeper.runs,
             given_up=self._crew.given_up,
-            metrics=self.metrics.snapshot().to_dict(),
+            metrics=self.metrics.snapshot().to_dict() if has_metrics else {},
             per_second=throughputs[-1].per_second if throughputs else 0.0,
         )
 
