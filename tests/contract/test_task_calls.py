@@ -401,6 +401,28 @@ def test_tenants_have_queues_of_their_own(app: App) -> None:
     assert all(result.state is State.COMPLETED for result in results)
 
 
+def test_queues_have_their_share_of_the_workers(app: App) -> None:
+    """By weight, in the small: while both have work, three of one for each of the other."""
+    ran: list[str] = []
+    app.queue("large", weight=3)
+    app.queue("small", weight=1)
+
+    @app.task(queue="large")
+    def large(number: int) -> None:
+        ran.append("large")
+
+    @app.task(queue="small")
+    def small(number: int) -> None:
+        ran.append("small")
+
+    large.map(range(40))
+    small.map(range(40))
+    work(app)
+
+    assert ran[:20].count("large") in range(14, 17)
+    assert ran.count("small") == ran.count("large") == 40
+
+
 # Asking ------------------------------------------------------------------------------------
 
 
@@ -628,6 +650,7 @@ def test_a_dead_letter_cannot_be_cancelled(app: App) -> None:
     assert result.state is State.DEAD_LETTER
 
 
+# Fails: it is, for ever. /tmp/task-bugs/028.py
 def test_a_request_that_comes_too_late_is_not_kept(app: App) -> None:
     """A task that was done by then leaves nothing behind for workers to look through."""
     begun, go_on = threading.Event(), threading.Event()
@@ -648,7 +671,7 @@ def test_a_request_that_comes_too_late_is_not_kept(app: App) -> None:
     work(app)
 
     assert value == 1
-    assert app.desk.cancellations.requested() == set()
+    assert not app.desk.cancellations.requested()
 
 
 def test_a_task_that_waits_for_its_next_try_can_be_cancelled(app: App, clock: ManualClock) -> None:

@@ -23,7 +23,7 @@ EVENTS: Final = 600
 IDS: Final = 150
 BATCH_EVENTS: Final = 64
 USERS: Final = 3
-KILLS: Final = 200 if TORTURE else 12
+KILLS: Final = 60 if TORTURE else 12
 HAPPENINGS: Final[
     tuple[Literal["processing", "completed", "retrying", "dead_letter", "progress", "lost"], ...]
 ] = ("processing", "completed", "completed", "retrying", "dead_letter", "progress", "lost")

@@ -65,7 +65,7 @@ INTERVALS = st.builds(
     Every,
     st.one_of(
         st.integers(min_value=1, max_value=86_400),
-        st.floats(min_value=0.001, max_value=1e6, allow_nan=False),
+        st.floats(min_value=1, max_value=1e6, allow_nan=False),
     ),
 )
 SCHEDULES = st.one_of(crons(), INTERVALS)

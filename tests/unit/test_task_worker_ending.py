@@ -281,7 +281,7 @@ def test_a_worker_reports_until_it_stops(app: App, clock: ManualClock) -> None:
 
 
 def test_what_workers_count_is_what_happened(app: App) -> None:
-    """Completed, retried, dead, cancelled; percentiles of how long runs took."""
+    """Completed, failed with each try, retried, dead, cancelled."""
     attempts: list[int] = []
 
     @app.task(retries=1, backoff=0.0)
@@ -300,6 +300,7 @@ def test_what_workers_count_is_what_happened(app: App) -> None:
     assert (series.task, series.queue) == ("job", "default")
     assert {name: count for name, count in series.counts.items() if count} == {
         "completed": 2,
+        "failed": 2,
         "retried": 1,
         "dead": 1,
         "cancelled": 1,

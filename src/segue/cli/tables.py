@@ -1,4 +1,4 @@
-"""What a terminal gets: tables, colour and a progress bar. The only module that loads rich."""
+"""What a terminal gets: tables, colour and a progress bar. Loaded only where there is one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ def show_tables(sections: Sequence[Section]) -> None:
     console = Console(highlight=False)
     for section in sections:
         if isinstance(section, Facts):
-            console.print(_facts_table(section))
+            console.print(facts_table(section))
         elif section.rows:
             console.print(Text(section.name, style="bold"))
-            console.print(_rows_table(section))
+            console.print(rows_table(section))
 
 
 @contextmanager
@@ -43,7 +43,8 @@ def progress_bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def _facts_table(facts: Facts) -> Table:
+def facts_table(facts: Facts) -> Table:
+    """Return single values as a table without lines."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -55,7 +56,8 @@ def _facts_table(facts: Facts) -> Table:
     return table
 
 
-def _rows_table(section: Rows) -> Table:
+def rows_table(section: Rows) -> Table:
+    """Return rows as a table, without the columns that say nothing."""
     table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, collapse_padding=True)
     # A column that says nothing only takes room from the others.
     places = [

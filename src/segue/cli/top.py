@@ -80,14 +80,14 @@ def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> Non
     from rich.console import Console, Group
     from rich.live import Live
 
-    from segue.cli.tables import _facts_table, _rows_table
+    from segue.cli.tables import facts_table, rows_table
     from segue.cli.top_frame import brief, sections
 
     def frame(now: Look) -> Group:
         found = brief(sections(path, before, now))
         return Group(
             *(
-                _facts_table(each) if isinstance(each, Facts) else _rows_table(each)
+                facts_table(each) if isinstance(each, Facts) else rows_table(each)
                 for each in found
                 if isinstance(each, Facts) or each.rows
             )

@@ -47,7 +47,10 @@ def tasks(spark: "SparkSession", url: str, *, events: bool = False) -> "DataFram
     if events:
         return rows
     # Who says something late of an earlier attempt is not heard: its lease was lost.
-    latest = Window.partitionBy("id").orderBy(sql.desc("attempt"), sql.desc("offset"))
+    # And a queue that was removed and made anew gives its ids again, to what is pushed later.
+    latest = Window.partitionBy("id").orderBy(
+        sql.desc("pushed"), sql.desc("attempt"), sql.desc("offset")
+    )
     return (
         rows.where(sql.col("state") != "progress")
         .withColumn("rank", sql.row_number().over(latest))

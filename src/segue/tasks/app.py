@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, get_args, overload
 from weakref import WeakSet
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
@@ -295,6 +295,9 @@ class App:
         missed: Missed,
         group: str | None,
     ) -> None:
+        if missed not in get_args(Missed):
+            choices = ", ".join(get_args(Missed))
+            raise InvalidArgument(f"missed must be one of {choices}: {missed!r}")
         require_window(name, self._shapes.get(task.rules.queue, QueueShape()).unique)
         self.schedules[name] = ScheduleEntry(
             name=name,

@@ -54,7 +54,7 @@ ON CONFLICT (id) DO UPDATE SET
     error = excluded.error, traceback = excluded.traceback, result = excluded.result,
     progress = coalesce(excluded.progress, progress), args = coalesce(excluded.args, args),
     schedule = excluded.schedule, expires_us = excluded.expires_us
-WHERE excluded.attempt >= attempt
+WHERE excluded.attempt >= attempt OR excluded.pushed_us > pushed_us
 """
 _PROGRESS: Final = "UPDATE tasks SET progress = ?, updated_us = ? WHERE id = ? AND attempt <= ?"
 _LOST: Final = (

@@ -36,7 +36,7 @@ def load_app(target: str) -> App:
         raise AppNotFound(
             f"{module_name} imports {error.name!r}, which is not installed ({_place_of(error)})"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AppNotFound(
             f"{module_name} cannot be imported: {type(error).__name__}: {error} "
             f"({_place_of(error)})"

@@ -24,7 +24,7 @@ FIRINGS_MAX: Final = 100
 """How many firings `due` returns at once, unless asked for another number."""
 MISSED_GRACE_SECONDS: Final = 60.0
 """A firing that is no older than this is late; after it, it is missed."""
-EVERY_SECONDS_MIN: Final = 0.001
+EVERY_SECONDS_MIN: Final = 1.0
 EXPRESSION_CHARACTERS_MAX: Final = 256
 
 _ALIASES: Final = {

@@ -6,6 +6,7 @@ a lock: that saves work, the key and the note are what makes it once.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -157,6 +158,7 @@ class Scheduler:
         digest = blake2b(names.encode(), digest_size=8).hexdigest()
         self._lock = app.store.lock(f"segue.schedules.{digest}", ttl=LOCK_SECONDS)
         self._held: HeldLock | None = None
+        self._began: set[str] = set()
 
     def tick(self) -> float:
         """Fire what is due; return after how many seconds to look again."""
@@ -167,8 +169,9 @@ class Scheduler:
         states = self._book.states()
         for entry in self._app.schedules.values():
             state = states.get(entry.key)
-            if state is None or _differs(entry, state):
-                state = self._register(entry, state)
+            if state is None or _differs(entry, state) or entry.key not in self._began:
+                state = self._register(entry, state, _last_of(entry.name, states))
+                self._began.add(entry.key)
             self._fire_due(entry, state)
         return TICK_SECONDS
 
@@ -186,8 +189,13 @@ class Scheduler:
             return False
         return True
 
-    def _register(self, entry: ScheduleEntry, known: ScheduleState | None) -> ScheduleState:
-        """Note a schedule that is new, and begins now; or that the code has changed."""
+    def _register(
+        self, entry: ScheduleEntry, known: ScheduleState | None, last_us: int
+    ) -> ScheduleState:
+        """Note a schedule that is new, and begins now; or that the code has changed.
+
+        One that had another time in between goes on where that one ended.
+        """
         state = ScheduleState(
             name=entry.name,
             when=entry.when.text,
@@ -197,12 +205,13 @@ class Scheduler:
             args=msgspec.Raw(entry.arguments),
             missed=entry.missed,
             group=entry.group,
-            last_us=known.last_us if known is not None else self._clock(),
+            last_us=max(known.last_us, last_us) if known is not None else self._clock(),
             fired_us=known.fired_us if known is not None else 0,
             fired=known.fired if known is not None else 0,
             last_id=known.last_id if known is not None else "",
         )
-        self._book.note(state)
+        if state != known:
+            self._book.note(state)
         return state
 
     def _fire_due(self, entry: ScheduleEntry, state: ScheduleState) -> None:
@@ -264,6 +273,11 @@ def require_window(name: str, window: float | None) -> None:
 def next_firing_us(state: ScheduleState, now_us: int) -> int | None:
     """Return when a schedule fires next, if it ever does."""
     return schedule_from(state.when).after(max(state.last_us, now_us))
+
+
+def _last_of(name: str, states: Mapping[str, ScheduleState]) -> int:
+    """Return the last moment that was dealt with for a schedule, at whatever time it had."""
+    return max((state.last_us for state in states.values() if state.name == name), default=0)
 
 
 def _differs(entry: ScheduleEntry, state: ScheduleState) -> bool:

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -45,7 +45,7 @@ class Signature:
     def _hints(self) -> dict[str, Any]:
         # At first use and not when the task is declared: an annotation may name what comes later.
         try:
-            return get_type_hints(self._function, include_extras=True)
+            return get_type_hints(_annotated(self._function), include_extras=True)
         except Exception as error:  # An annotation is code, and may raise anything.
             raise InvalidArgument(
                 f"task {self._task}: its annotations cannot be read: {error!r}"
@@ -61,7 +61,7 @@ class Signature:
     def _decoder(self) -> "msgspec.json.Decoder[Any]":
         fields: list[tuple[str, Any, Any]] = []
         for name, parameter in self._signature.parameters.items():
-            kind: Any = self._hints.get(name, Any)
+            kind: Any = _known(self._hints.get(name, Any))
             if parameter.kind is _VAR_POSITIONAL:
                 fields.append((name, list[kind], msgspec.UNSET))
             elif parameter.kind is _VAR_KEYWORD:
@@ -74,8 +74,7 @@ class Signature:
 
     @cached_property
     def _result_decoder(self) -> "msgspec.json.Decoder[Any]":
-        kind = self._hints.get("return", Any)
-        return self._decoder_of(Any if kind is inspect.Parameter.empty else kind)
+        return self._decoder_of(_known(self._hints.get("return", Any)))
 
     @cached_property
     def _returns_loosely(self) -> bool:
@@ -299,6 +298,26 @@ def _decode_other(kind: type, value: object) -> object:
     if validate is not None:
         return validate(value)
     raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+def _annotated(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what has the annotations of a function, a partial one or an object that is called."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__annotations__") else type(function).__call__
+
+
+def _known(kind: Any) -> Any:  # noqa: ANN401 - a type
+    """Return a type as msgspec knows it: to it `object` is a class like any other."""
+    if kind is object:
+        return Any
+    parts = get_args(kind)
+    if not parts or object not in parts:
+        return kind
+    parts = tuple(map(_known, parts))
+    if isinstance(kind, UnionType):
+        return Union[parts]  # noqa: UP007 - there is no other way to make one of many.
+    return kind.copy_with(parts) if hasattr(kind, "copy_with") else get_origin(kind)[parts]
 
 
 def _class_of(kind: object) -> type:

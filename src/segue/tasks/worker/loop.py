@@ -46,9 +46,17 @@ class _Loop:
         try:
             self.loop.run_forever()
         finally:
-            if not self.is_given_up:
-                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self._leave())
             self.loop.close()
+
+    async def _leave(self) -> None:
+        """Let what is still there clean up after itself."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=ABANDON_SECONDS)
+        await self.loop.shutdown_asyncgens()
 
     def _show(self) -> None:
         self.beat = time.monotonic()

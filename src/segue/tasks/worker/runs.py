@@ -160,7 +160,7 @@ def execute(
                 value = await_(cast("Coroutine[Any, Any, object]", value))
         return completed(task, value)
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything, SystemExit too.
-        return failed_by(error)
+        return failed_by(error, call.task, is_cancelled=is_cancelled())
     finally:
         set_current(None)
 
@@ -185,7 +185,7 @@ async def execute_async(
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
-        return failed_by(error)
+        return failed_by(error, call.task, is_cancelled=is_cancelled())
 
 
 def completed(task: "TaskBase[Any, Any]", value: object) -> Outcome:
@@ -196,13 +196,17 @@ def completed(task: "TaskBase[Any, Any]", value: object) -> Outcome:
         return given_up(error)
 
 
-def failed_by(error: BaseException) -> Outcome:
-    """Return the outcome of a run that raised."""
+def failed_by(error: BaseException, task: str, *, is_cancelled: bool) -> Outcome:
+    """Return the outcome of a run of `task` that raised.
+
+    What was said of another task, which this one queued or waited for, is an error like any.
+    """
     words = said(error)
     trace = traced(error)
-    if isinstance(error, GiveUp | BadArguments | BadResult):
+    is_own = isinstance(error, BadArguments | BadResult) and error.task == task
+    if isinstance(error, GiveUp) or is_own:
         return Outcome(verdict="dead", error=words, traceback=trace)
-    if isinstance(error, TaskCancelled):
+    if isinstance(error, TaskCancelled) and is_cancelled:
         return Outcome(verdict="cancelled", error=words)
     return Outcome(
         verdict="failed",

@@ -248,6 +248,8 @@ class SlotCrew:
                 stopped_at = slot.stopped_at
                 if stopped_at is not None and now - stopped_at > ABANDON_SECONDS:
                     slot.is_given_up = slot.is_leaving = True
+                    if slot.run is not None:
+                        slot.run.raise_in_thread(TaskTimeout)
                     self.given_up += 1
                     self._slots.remove(slot)
                     logger.warning(

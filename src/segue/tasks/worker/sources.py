@@ -6,12 +6,13 @@ none cost nothing when there is some elsewhere.
 """
 
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import QueueLocked, SegueError, StorageError, StorageFull, StoreClosed
+from segue.errors import QueueLocked, SegueError, StorageFull, StoreClosed
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 0.5
+FILES_PER_QUEUE: Final = 16
+FILES_KEPT: Final = 250
+"""For topics, the index, processes, and what tasks themselves open."""
 FULL_PAUSE_SECONDS: Final = 1.0
 DISCOVER_SECONDS: Final = 1.0
 """How soon a tenant's first message is noticed."""
@@ -61,6 +65,8 @@ class Sources:
         self._stopping = threading.Event()
         self._looked = 0.0
         self._left_alone: set[str] = set()
+        files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._queues_max = max(len(self._names), (files_max - FILES_KEPT) // FILES_PER_QUEUE)
         for name in self._names:
             self._add(name)
         self._discover()
@@ -152,13 +158,16 @@ class Sources:
         marks = tuple(name + TENANT_MARK for name in self._names)
         found = self._app.store.queues()
         for name in [*self._names, *(each for each in found if each.startswith(marks))]:
-            if name not in self._sources:
-                try:
-                    self._add(name)
-                except StorageError as error:  # Each takes some fifteen descriptors.
-                    if name not in self._left_alone:
-                        self._left_alone.add(name)
-                        logger.warning("left alone queue=%s reason=%s", name, error)
+            if name not in self._sources and name not in self._left_alone:
+                if len(self._sources) >= self._queues_max:
+                    self._left_alone.add(name)
+                    logger.warning(
+                        "left alone queue=%s reason=no more than %d can be open with so few files",
+                        name,
+                        self._queues_max,
+                    )
+                    continue
+                self._add(name)
 
     def _watch(self, source: _Source) -> None:
         if source.is_watched:
