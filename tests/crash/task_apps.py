@@ -33,7 +33,8 @@ RETRIES: Final = 12
 BUSY_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.01
 WAIT_SECONDS_MAX: Final = 60.0
-EVERY_SECONDS: Final = 0.2
+EVERY_SECONDS: Final = 1.0
+"""As often as a schedule may fire."""
 POISON_RETRIES: Final = 2
 
 

@@ -32,7 +32,7 @@ WORKERS: Final = 3
 KILLS: Final = 100 if TORTURE else 12
 EVERYBODY: Final = 0.25
 """How often everybody is killed at once."""
-FIRINGS_BETWEEN_MAX: Final = 4
+PAUSE_SECONDS_MAX: Final = 0.5
 LEASE_SECONDS: Final = 0.5
 KEPT_SECONDS: Final = 86_400.0
 
@@ -143,9 +143,9 @@ def test_whoever_is_killed_each_moment_of_a_schedule_fires_exactly_once(
         try:
             shift.fill()
             while shift.kills < KILLS:
-                due = fired(beats) + chance.randint(1, FIRINGS_BETWEEN_MAX)
+                due = fired(beats) + 1
                 wait_for_firings(beats, due)
-                time.sleep(chance.uniform(0, EVERY_SECONDS))
+                time.sleep(chance.uniform(0, PAUSE_SECONDS_MAX))
                 everybody = chance.random() < EVERYBODY
                 shift.kill(list(shift.present) if everybody else [chance.choice(shift.present)])
             due = fired(beats) + 1
@@ -189,7 +189,7 @@ def test_a_moment_that_fired_and_was_not_noted_is_not_fired_again(
     scratch: Path, beats: Beats, forks: ForkServer
 ) -> None:
     """Killed between push and note, time after time: the key of the moment is what makes it one."""
-    for number in range(3):
+    for number in range(2):
         name = f"dying-{number}"
         with forks.start(beat_and_die_before_the_note, scratch, name, LEASE_SECONDS) as child:
             assert child.join() == KILLED
@@ -210,9 +210,9 @@ def test_who_is_stopped_as_it_fires_and_goes_on_late_changes_nothing(
         shift = Shift(scratch, forks)
         try:
             shift.fill()
-            wait_for_firings(beats, 3)
+            wait_for_firings(beats, 2)
             os.kill(late.pid, signal.SIGCONT)
-            due = fired(beats) + 3
+            due = fired(beats) + 2
             wait_for_firings(beats, due)
             late.tell("end")
             assert late.join() == 0

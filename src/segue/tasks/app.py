@@ -13,7 +13,7 @@ from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.delivery.priority import Priority, priority_from
 from segue.delivery.retry import Backoff
 from segue.errors import InvalidArgument, TaskNotFound
-from segue.log.layout import checked_name
+from segue.log.layout import checked_name, is_name
 from segue.log.options import Duration, SyncName
 from segue.stores.contract import Queue, Store
 from segue.tasks.desk import Desk, split_id
@@ -185,6 +185,11 @@ class App:
 
         def declare(declared: Callable[..., Any]) -> TaskBase[Any, Any]:
             task_name = _name_of(declared) if name is None else name
+            if queue is None and shape.has_limits and not is_name(task_name):
+                raise InvalidArgument(
+                    f"task {task_name!r} has limits, and so a queue of its own, which cannot be "
+                    "called like that: give it a queue="
+                )
             rules = TaskRules(
                 name=task_name,
                 queue=queue or (task_name if shape.has_limits else defaults.queue),

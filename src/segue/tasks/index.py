@@ -120,7 +120,10 @@ class TaskIndex:
             except sqlite3.DatabaseError as error:
                 # Damaged, or of another version: it holds nothing that the events do not.
                 self._drop(error)
+            try:
                 return self._caught_up().execute(question, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise StorageError(f"the index of tasks cannot be made anew: {error}") from error
 
     # Following the events ------------------------------------------------------------------
 
@@ -196,9 +199,12 @@ class TaskIndex:
         return database
 
     def _drop(self, error: sqlite3.DatabaseError) -> None:
-        """Have it made anew. Raises StorageError if others only keep it busy."""
-        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-            raise StorageError(f"the index of tasks is in use: {error}") from error
+        """Have it made anew. Raises StorageError if it is not the index that is wrong."""
+        words = str(error)
+        if isinstance(error, sqlite3.OperationalError) and any(
+            word in words for word in ("locked", "full", "readonly", "unable to open")
+        ):
+            raise StorageError(f"the index of tasks cannot be used: {error}") from error
         self.close()
         if self._path is not None:
             for suffix in ("", "-wal", "-shm"):

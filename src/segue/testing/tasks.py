@@ -88,6 +88,7 @@ class TaskBench:
         try:
             while True:
                 before = supply.taken
+                sources.look_at_all()  # No time passes for threads that watch to notice.
                 runs = supply.take(1, self)
                 for run in runs:
                     run.begin(self.clock(), 0)

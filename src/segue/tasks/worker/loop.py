@@ -13,9 +13,15 @@ from contextlib import suppress
 from typing import Final
 
 from segue.clock import Clock
-from segue.errors import TaskCancelled
 from segue.tasks.worker.reports import SlotReport
-from segue.tasks.worker.runs import Outcome, Run, execute, execute_async
+from segue.tasks.worker.runs import (
+    Outcome,
+    Run,
+    Stopped,
+    execute,
+    execute_async,
+    failed_by,
+)
 from segue.tasks.worker.settler import Settler
 from segue.tasks.worker.slots import ABANDON_SECONDS
 from segue.tasks.worker.supply import Supply
@@ -34,7 +40,7 @@ class _Loop:
         self.crew = crew
         self.loop = asyncio.new_event_loop()
         self.runs: dict[int, tuple[Run, asyncio.Task[None] | None]] = {}
-        self.told: dict[int, float] = {}
+        self.told: dict[Run, float] = {}
         """When runs were told to stop that have not."""
         self.beat = time.monotonic()
         self.is_given_up = False
@@ -85,9 +91,13 @@ class _Loop:
                 self.crew.settler.put(run)
         except asyncio.CancelledError:
             return  # What came of it is said already.
+        except BaseException as error:  # noqa: BLE001 - no thread to be had, say.
+            outcome = failed_by(error, run.call.task, is_cancelled=run.is_over)
+            if run.conclude(outcome, self.crew.clock()):
+                self.crew.settler.put(run)
         finally:
             self.runs.pop(id(run), None)
-            self.told.pop(id(run), None)
+            self.told.pop(run, None)
             self.crew.freed()
 
     async def _plain(self, run: Run) -> Outcome:
@@ -113,13 +123,13 @@ class _Loop:
         try:
             return await ended
         except asyncio.CancelledError:
-            run.raise_in_thread(TaskCancelled)
+            run.raise_in_thread()
             raise
 
     def stop_run(self, run: Run) -> None:
         found = self.runs.get(id(run))
         if found is not None and found[1] is not None:
-            self.told[id(run)] = time.monotonic()
+            self.told[run] = time.monotonic()
             self.loop.call_soon_threadsafe(found[1].cancel)
 
     def stop(self) -> None:
@@ -130,7 +140,7 @@ def _unless_stopped(work: Callable[[], None]) -> Callable[[], None]:
     """Return `work` that ends quietly if it hears too late that it should stop."""
 
     def run() -> None:
-        with suppress(TaskCancelled):
+        with suppress(Stopped):
             work()
 
     return run
@@ -187,7 +197,8 @@ class LoopCrew:
                         self._changed.wait(PAUSE_SECONDS)
                         continue
                 for run in self.supply.take(free, self):
-                    self._loop.begin(run)
+                    with self._changed:  # Not while the loop is given up for another.
+                        self._loop.begin(run)
         except BaseException as error:  # noqa: BLE001 - without a feeder nothing would run.
             self._on_error(error)
         finally:
@@ -201,11 +212,13 @@ class LoopCrew:
     def check(self, now: float) -> None:
         """Give up what was told to stop and did not, and an event loop that a task blocks."""
         loop = self._loop
-        for number, told_at in list(loop.told.items()):
-            if now - told_at > ABANDON_SECONDS and loop.runs.pop(number, None) is not None:
-                loop.told.pop(number, None)
+        for run, told_at in list(loop.told.items()):
+            if now - told_at <= ABANDON_SECONDS:
+                continue
+            loop.told.pop(run, None)
+            if loop.runs.pop(id(run), None) is not None:
                 self.given_up += 1
-                logger.warning("gave up a task that would not stop")
+                logger.warning("gave up a task that would not stop task=%s", run.id)
                 self.freed()
         blocked = now - loop.beat
         if blocked < self._stall_seconds or not loop.runs or not loop.thread.is_alive():
@@ -213,8 +226,9 @@ class LoopCrew:
         loop.is_given_up = True
         self.given_up += 1
         logger.warning("gave up an event loop blocked_seconds=%.1f", blocked)
-        self._loop = _Loop(self)
-        self._loop.thread.start()
+        with self._changed:
+            self._loop = _Loop(self)
+            self._loop.thread.start()
         for run, _ in list(loop.runs.values()):
             error = f"LoopBlocked: a task blocked the event loop for {blocked:.0f} s"
             outcome = Outcome(verdict="failed", error=error, is_timeout=True)

@@ -137,7 +137,7 @@ class ProcessSlot(Slot):
 
     def stop_run(self, run: Run) -> None:
         process = self._process
-        if process is not None:
+        if process is not None and self.run is run:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -5,6 +5,7 @@ import ctypes
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 Verdict = Literal["completed", "failed", "dead", "cancelled", "released", "lost"]
 """Failed is tried again if there are tries left; released is as if it had never been taken; of what
 is lost somebody else takes care."""
+
+
+class Stopped(BaseException):
+    """Raised in the thread of a run that is over.
+
+    Neither an Exception, which handlers would catch, nor an OSError, which a log would take for its
+    disk's.
+    """
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,12 +139,12 @@ class Run:
         with self._lock:
             self.thread_id = thread_id
 
-    def raise_in_thread(self, kind: type[BaseException]) -> None:
-        """Have `kind` raised in the thread it runs in, at its next step, while it is there."""
+    def raise_in_thread(self) -> None:
+        """Have Stopped raised in the thread it runs in, at its next step, while it is there."""
         with self._lock:
             if self.thread_id:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self.thread_id), ctypes.py_object(kind)
+                    ctypes.c_ulong(self.thread_id), ctypes.py_object(Stopped)
                 )
 
 
@@ -147,7 +156,20 @@ def execute(
     is_cancelled: Callable[[], bool],
     await_: Callable[[Coroutine[Any, Any, object]], object] = asyncio.run,
 ) -> Outcome:
-    """Run a call in this thread and return what came of it. Raises nothing."""
+    """Run a call in this thread, in a context of its own, and return what came of it.
+
+    Raises Stopped alone, and only once the run is over.
+    """
+    return copy_context().run(_execute, task, call, report, is_cancelled, await_)
+
+
+def _execute(
+    task: "TaskBase[Any, Any]",
+    call: Call,
+    report: Callable[[bytes], None],
+    is_cancelled: Callable[[], bool],
+    await_: Callable[[Coroutine[Any, Any, object]], object],
+) -> Outcome:
     try:
         args, kwargs = task.signature.read(call.args)
     except SegueError as error:
@@ -159,10 +181,10 @@ def execute(
             if task.is_async:
                 value = await_(cast("Coroutine[Any, Any, object]", value))
         return completed(task, value)
+    except Stopped:
+        raise
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything, SystemExit too.
         return failed_by(error, call.task, is_cancelled=is_cancelled())
-    finally:
-        set_current(None)
 
 
 async def execute_async(

@@ -152,7 +152,13 @@ class Settler:
                 self._count(run, outcome)
         self._correct(settled, lost, now_us)
         requested = self._cancellations.requested()
-        done = [run.id for run, _, delay in settled if delay is None and run.id in requested]
+        done = [
+            run.id
+            for run, outcome, _ in settled
+            if run.id in requested
+            and outcome.verdict in ("completed", "dead", "cancelled")
+            and run.job.receipt not in lost
+        ]
         if done:
             _when_there_is_space(lambda: self._cancellations.forget(done))
 

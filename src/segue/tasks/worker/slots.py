@@ -15,9 +15,8 @@ from contextvars import copy_context
 from typing import Any, Final, Literal
 
 from segue.clock import Clock
-from segue.errors import TaskCancelled, TaskTimeout
 from segue.tasks.worker.reports import SlotReport
-from segue.tasks.worker.runs import Outcome, Run, execute
+from segue.tasks.worker.runs import Outcome, Run, Stopped, execute
 from segue.tasks.worker.settler import Settler
 from segue.tasks.worker.supply import Supply
 
@@ -75,7 +74,7 @@ class Slot:
 
     def _was_told(self, error: BaseException) -> bool:
         """Tell whether an error is what the task before was told, and had no time to hear."""
-        return self.is_leaving and isinstance(error, TaskTimeout | TaskCancelled)
+        return self.is_leaving and isinstance(error, Stopped)
 
     def _give_back(self) -> None:
         """Let somebody else have what this slot cannot run."""
@@ -87,7 +86,7 @@ class Slot:
         try:
             self.close()
             self._crew.gone(self)
-        except (TaskTimeout, TaskCancelled):  # As late as can be; it comes once.
+        except Stopped:  # As late as can be; it comes once.
             self.close()
             self._crew.gone(self)
 
@@ -139,9 +138,8 @@ class ThreadSlot(Slot):
                 is_cancelled=lambda: run.is_over,
                 await_=self._await,
             )
-        except (TaskTimeout, TaskCancelled) as error:
-            # Told to stop a moment after it had returned.
-            return Outcome(verdict="failed", error=f"{type(error).__name__}: {error}")
+        except Stopped:
+            return Outcome(verdict="lost")  # What came of it is said already.
         finally:
             run.enter(0)
 
@@ -168,8 +166,7 @@ class ThreadSlot(Slot):
             with suppress(RuntimeError):
                 awaiting.get_loop().call_soon_threadsafe(awaiting.cancel)
             return
-        is_timeout = run.outcome is not None and run.outcome.is_timeout
-        run.raise_in_thread(TaskTimeout if is_timeout else TaskCancelled)
+        run.raise_in_thread()
 
     def close(self) -> None:
         if self._runner is not None and not self.is_given_up:
@@ -249,7 +246,7 @@ class SlotCrew:
                 if stopped_at is not None and now - stopped_at > ABANDON_SECONDS:
                     slot.is_given_up = slot.is_leaving = True
                     if slot.run is not None:
-                        slot.run.raise_in_thread(TaskTimeout)
+                        slot.run.raise_in_thread()
                     self.given_up += 1
                     self._slots.remove(slot)
                     logger.warning(

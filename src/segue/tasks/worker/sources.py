@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import QueueLocked, SegueError, StorageFull, StoreClosed
+from segue.errors import QueueLocked, StorageFull, StoreClosed
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -64,6 +64,8 @@ class Sources:
         self._news = threading.Condition()
         self._stopping = threading.Event()
         self._looked = 0.0
+        self._passed = 0.0
+        """How far those who always had work have come."""
         self._left_alone: set[str] = set()
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._queues_max = max(len(self._names), (files_max - FILES_KEPT) // FILES_PER_QUEUE)
@@ -98,7 +100,7 @@ class Sources:
             ready = [source for source in self._sources.values() if source.is_ready or is_alone]
             if not ready:
                 break
-            source = min(ready, key=lambda each: each.passed)
+            source = min(ready, key=lambda each: max(each.passed, self._passed))
             # One by one where others wait, too: shares are kept in the small.
             wanted = count - len(jobs) if len(ready) == 1 else 1
             found = self._lease_from(source, wanted, 0)
@@ -125,9 +127,9 @@ class Sources:
             time.sleep(FULL_PAUSE_SECONDS)
             return []
         if found:
-            lowest = min((each.passed for each in self._sources.values()), default=0.0)
             # Who had nothing for long does not make up for it now.
-            source.passed = max(source.passed, lowest) + len(found) / source.weight
+            self._passed = max(source.passed, self._passed)
+            source.passed = self._passed + len(found) / source.weight
         return found
 
     # Queues --------------------------------------------------------------------------------
@@ -136,8 +138,6 @@ class Sources:
         base, _, tenant = name.partition(TENANT_MARK)
         queue = self._app.queue_for(base, tenant or None, sets_rules=True)
         source = _Source(queue, self._app.weight_of(name))
-        if self._sources:
-            source.passed = min(each.passed for each in self._sources.values())
         self._sources[name] = source
         if len(self._sources) > 1:
             for each in self._sources.values():
@@ -191,7 +191,7 @@ class Sources:
             source.is_ready = True  # Whoever leases next finds out which is closed.
             with self._news:
                 self._news.notify_all()
-        except (SegueError, OSError) as error:
+        except BaseException as error:  # noqa: BLE001 - its queue would never be served again.
             self._on_error(error)
 
     def depth(self) -> int:
@@ -208,6 +208,11 @@ class Sources:
     @property
     def names(self) -> list[str]:
         return sorted(self._sources)
+
+    def look_at_all(self) -> None:
+        """Ask every queue next time, whether it is known to have something or not."""
+        for source in self._sources.values():
+            source.is_ready = True
 
     def stop(self) -> None:
         """Wait for nothing any more."""

@@ -288,7 +288,7 @@ class Worker:
                 self._guarded(partial(self._report, "draining"), default=None)
             if self._crew.wait(max(0.0, min(TICK_SECONDS, deadline - now))):
                 return True
-            if self._signals and math.isinf(deadline):
+            if (self._signals or self._stopping.is_set()) and math.isinf(deadline):
                 deadline = now + self._drain
             if now >= deadline:
                 return False
