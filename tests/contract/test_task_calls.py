@@ -241,7 +241,6 @@ def test_options_that_make_no_sense_are_refused(app: App) -> None:
     assert app.store.queues() == []
 
 
-# Fails: a bare ValueError, from enqueue. /tmp/task-bugs/012.py
 def test_a_timeout_of_nothing_is_refused(app: App) -> None:
     """As any other option is."""
 
@@ -650,7 +649,6 @@ def test_a_dead_letter_cannot_be_cancelled(app: App) -> None:
     assert result.state is State.DEAD_LETTER
 
 
-# Fails: it is, for ever. /tmp/task-bugs/028.py
 def test_a_request_that_comes_too_late_is_not_kept(app: App) -> None:
     """A task that was done by then leaves nothing behind for workers to look through."""
     begun, go_on = threading.Event(), threading.Event()

@@ -183,7 +183,6 @@ def test_everything_a_worker_says_follows_from_what_it_said_before(
         assert result.state is states[-1]
 
 
-# Fails: PENDING. /tmp/task-bugs/010.py
 def test_a_dead_letter_comes_back_as_the_table_says(app: App) -> None:
     """Bringing it back is a transition, too."""
 
@@ -309,7 +308,6 @@ def test_a_task_that_gives_up_is_not_tried_again(app: App) -> None:
     assert result.record().error == "GiveUp: the order was withdrawn"
 
 
-# Fails: the worker dies of InvalidArgument. /tmp/task-bugs/001.py
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_a_wait_that_makes_no_sense_is_the_fault_of_its_task(app: App, kind: str) -> None:
     """Its worker goes on."""
@@ -329,7 +327,6 @@ def test_a_wait_that_makes_no_sense_is_the_fault_of_its_task(app: App, kind: str
     assert "Timeout" not in failed.record().error
 
 
-# Fails: dead after 20 tries. /tmp/task-bugs/009.py
 def test_a_call_has_as_many_tries_as_it_asks_for(app: App) -> None:
     """More than its task has, and more than its queue has by itself."""
     ran: list[int] = []
@@ -345,7 +342,6 @@ def test_a_call_has_as_many_tries_as_it_asks_for(app: App) -> None:
     assert ran == list(range(1, 32))
 
 
-# Fails: dead after 20 tries. /tmp/task-bugs/009.py
 def test_a_task_has_its_tries_in_any_queue(app: App) -> None:
     """Also where it does not usually go."""
     ran: list[int] = []
@@ -421,7 +417,6 @@ def test_dead_letters_are_kept_until_they_are_purged(app: App, clock: ManualCloc
     assert len(letters(app)) == 1
 
 
-# Fails: it is a dead letter still. /tmp/task-bugs/011.py
 def test_a_dead_letter_that_was_dropped_is_none_any_more(app: App) -> None:
     """Whoever looks for dead letters is shown those there are."""
 
@@ -502,7 +497,6 @@ def test_a_result_is_forgotten_after_its_time(app: App, clock: ManualClock) -> N
         results[1].get(0)
 
 
-# Fails: for up to a minute it is not. /tmp/task-bugs/015.py
 def test_a_result_is_not_had_after_its_time(app: App, clock: ManualClock) -> None:
     """Not even a second later, however seldom the index is cleaned up."""
 

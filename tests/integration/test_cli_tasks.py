@@ -22,6 +22,7 @@ APP: Final = """
 from segue.tasks import App, current
 
 app = App("data", sync="os")
+app.queue("fast")
 
 @app.task
 def add(a: int, b: int) -> int:

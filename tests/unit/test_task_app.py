@@ -96,7 +96,6 @@ def test_a_name_that_is_none_is_refused(app: App, name: str) -> None:
         app.task(name=name)(lambda: None)
 
 
-# Fails: it can never be queued. /tmp/task-bugs/024.py
 def test_a_function_without_a_name_needs_one(app: App) -> None:
     """A callable object, or part of a function; with a name it is a task as any other."""
 
@@ -118,7 +117,6 @@ def test_a_function_without_a_name_needs_one(app: App) -> None:
     assert [result.get(0) for result in results] == [2, 7]
 
 
-# Fails for `missed`: it is not looked at. /tmp/task-bugs/023.py
 @pytest.mark.parametrize(
     "settings",
     [
@@ -154,7 +152,6 @@ def test_a_task_that_makes_no_sense_is_refused(app: App, settings: dict[str, obj
     assert app.schedules == {}
 
 
-# Fails: the task stays. /tmp/task-bugs/013.py
 def test_a_task_that_cannot_be_scheduled_is_not_declared(app: App) -> None:
     """A schedule has no arguments to give; corrected, it is no duplicate."""
 
@@ -202,7 +199,6 @@ def test_tasks_that_share_a_queue_share_its_limits_or_are_refused(app: App) -> N
     assert "other" not in app.tasks
 
 
-# Fails: the limit is gone; the same limit is refused. /tmp/task-bugs/016.py
 def test_a_weight_takes_no_limit_away(app: App) -> None:
     """What is not said is left as it was; the same limit twice is no conflict."""
 
@@ -231,7 +227,6 @@ def test_a_queue_lets_its_tasks_have_all_their_tries(app: App) -> None:
     assert deliveries is None or deliveries >= 101
 
 
-# Fails: 20 deliveries. /tmp/task-bugs/009.py
 def test_a_task_that_is_declared_late_has_all_its_tries_too(app: App) -> None:
     """The queue may be open already, by another task."""
 

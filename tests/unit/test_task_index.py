@@ -283,7 +283,6 @@ def test_the_index_is_made_anew_when_it_is_damaged(
     after.close()
 
 
-# Fails: sqlite3.DatabaseError. /tmp/task-bugs/017.py
 @pytest.mark.parametrize("table", ["tasks", "tasks_by_state", "tasks_by_time"])
 def test_the_index_is_made_anew_when_one_of_its_pages_is_damaged(
     log: EventLog, index: TaskIndex, path: Path, clock: ManualClock, table: str

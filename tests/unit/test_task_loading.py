@@ -117,7 +117,6 @@ def test_a_syntax_error_is_said_with_its_line(write: Write) -> None:
     assert f"{name}.py, line 1" in words
 
 
-# Fails: SystemExit. /tmp/task-bugs/025.py
 def test_a_module_that_ends_the_program_is_said_so(write: Write) -> None:
     """A script without `if __name__ == "__main__"` is no reason to end silently."""
     name = write("import sys\nsys.exit(3)\n")

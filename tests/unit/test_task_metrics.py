@@ -68,7 +68,10 @@ def spread(percentiles: Percentiles) -> list[float]:
 
 
 def test_every_outcome_is_counted_for_its_task_and_queue() -> None:
-    """The same task on another queue is another series; the total has them all."""
+    """The same task on another queue is another series; the total has them all.
+
+    What is retried or dead has failed, too.
+    """
     metrics = metrics_of(
         [
             ("send", "mail", "completed", 1, 1),
@@ -89,7 +92,7 @@ def test_every_outcome_is_counted_for_its_task_and_queue() -> None:
         ("send", "mail"),
     ]
     assert snapshot.series[2].counts == dict.fromkeys(OUTCOMES, 0) | {"completed": 3, "failed": 1}
-    assert snapshot.total.counts == dict.fromkeys(OUTCOMES, 1) | {"completed": 3}
+    assert snapshot.total.counts == dict.fromkeys(OUTCOMES, 1) | {"completed": 3, "failed": 3}
 
 
 def test_an_unknown_outcome_is_refused() -> None:
@@ -204,7 +207,8 @@ def test_a_snapshot_travels_as_json() -> None:
 
     assert MetricsSnapshot.from_dict(json.loads(text)) == snapshot
     total = json.loads(text)["total"]
-    assert sum(total["counts"].values()) == 501
+    counts = total["counts"]
+    assert sum(counts.values()) - counts["retried"] - counts["dead"] == 501
     assert total["per_second"] == 1
     assert set(total["run"]) == {"count", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "max_ms"}
 

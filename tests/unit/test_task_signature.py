@@ -205,7 +205,6 @@ def test_an_argument_of_another_type_is_refused(kind: object, value: object) -> 
     assert caught.value.reason
 
 
-# Fails: NaN and infinity become None. /tmp/task-bugs/005.py
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_has_not_is_refused_where_none_would_do(value: float) -> None:
     """It must not come out as None, which is something else."""
@@ -217,7 +216,6 @@ def test_a_number_that_json_has_not_is_refused_where_none_would_do(value: float)
         signature.write_result(value)
 
 
-# Fails: RecursionError. /tmp/task-bugs/006.py
 def test_a_value_nested_beyond_reason_is_refused() -> None:
     """Neither side runs out of stack."""
     node = Node(0)
@@ -273,7 +271,6 @@ def test_what_would_come_back_as_something_else_is_refused(
         signature_of(function).write((value,), {})
 
 
-# Fails: "object cannot be read from JSON". /tmp/task-bugs/027.py
 @pytest.mark.parametrize(
     ("kind", "value"),
     [(object, 5), (dict[str, object], {"a": [1, "x"]}), (list[object], [None]), (Any, "text")],
@@ -291,7 +288,6 @@ def test_a_tuple_without_an_annotation_comes_back_as_a_list() -> None:
     assert there_and_back(plain(), (1, (2,))) == ((), {"value": [1, [2]]})
 
 
-# Fails: refused with the advice to annotate what is annotated. /tmp/task-bugs/008.py
 @pytest.mark.parametrize(
     ("kind", "value"),
     [(set, {1, 2}), (frozenset, frozenset({"a"})), (dict[int, Any], {1: [2]}), (tuple, (1, 2))],
@@ -383,7 +379,6 @@ def test_a_default_that_is_given_is_kept() -> None:
     assert there_and_back(function, None) == ((), {"value": None})
 
 
-# Fails: the default itself is handed out. /tmp/task-bugs/007.py
 def test_a_mutable_default_is_not_shared_between_runs() -> None:
     """What one run does to it is not seen by the next, nor by the function."""
 
@@ -464,7 +459,6 @@ def test_what_is_no_such_call_is_refused_by_the_worker(data: bytes) -> None:
         signature_of(everything).read(data)
 
 
-# Fails: RuntimeError. /tmp/task-bugs/003.py
 def test_a_type_whose_own_code_fails_makes_the_arguments_bad() -> None:
     """Whatever it raises: it is what was given that cannot be made into it."""
     with pytest.raises(BadArguments, match="no database"):
@@ -495,7 +489,6 @@ def test_an_annotation_that_names_nothing_is_said_so() -> None:
         signature_of(of_type("Missing")).write((1,), {})
 
 
-# Fails: SyntaxError. /tmp/task-bugs/004.py
 def test_an_annotation_that_is_no_type_is_said_so() -> None:
     """Some write prose there."""
     with pytest.raises(InvalidArgument):

@@ -145,7 +145,6 @@ def test_arguments_that_do_not_fit_make_a_dead_letter(app: App, kind: Kind) -> N
     assert ran == [7]
 
 
-# Fails: the worker dies of RuntimeError; an async one waits for the timeout. 003.py
 def test_a_type_whose_own_code_fails_takes_no_worker_with_it(app: App, kind: Kind) -> None:
     """It is the task's error."""
 
@@ -160,7 +159,6 @@ def test_a_type_whose_own_code_fails_takes_no_worker_with_it(app: App, kind: Kin
     assert "no database" in record.error
 
 
-# Fails: the worker dies of SyntaxError. /tmp/task-bugs/004.py
 def test_an_annotation_that_is_no_type_takes_no_worker_with_it(app: App, kind: Kind) -> None:
     """Some write prose there; the call is a dead letter, or refused."""
 
@@ -253,7 +251,6 @@ def test_whatever_a_task_raises_is_its_failure(app: App, kind: Kind, error: Base
     assert done.get(0) == 1
 
 
-# Fails: the worker dies of UnicodeEncodeError. /tmp/task-bugs/002.py
 def test_an_error_with_text_that_is_none_takes_no_worker_with_it(app: App, kind: Kind) -> None:
     """Names of files may hold bytes that are no UTF-8; Python says them with lone surrogates."""
 

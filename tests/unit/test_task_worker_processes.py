@@ -199,7 +199,6 @@ def test_processes_are_used_again_and_are_not_ours(app: App) -> None:
     assert all(isinstance(pid, int) and is_gone(pid) for pid in pids)
 
 
-# Fails: a process that is killed while it starts ends the worker. /tmp/task-bugs/019.py
 def test_a_task_that_takes_too_long_is_killed_whatever_it_does(app: App) -> None:
     """Asleep, busy or waiting; and not only given up: its process is gone."""
     ids = [enqueue(app, name) for name in ("sleep_long", "spin", "wait_long")]
@@ -233,7 +232,6 @@ def test_a_running_task_is_killed_if_it_is_cancelled(app: App, scratch: Path) ->
     assert after != pid
 
 
-# Fails: AppNotFound ends the worker. /tmp/task-bugs/019.py
 def test_a_task_that_is_cancelled_while_its_process_starts_takes_no_worker_with_it(
     app: App,
 ) -> None:
@@ -288,7 +286,6 @@ def test_a_worker_that_is_stopped_now_gives_back_what_runs(app: App, scratch: Pa
     assert happenings(app, result.id)[-1] == "pending"
 
 
-# Fails: the worker dies of OverflowError. /tmp/task-bugs/020.py
 def test_a_message_with_numbers_beyond_reason_takes_no_worker_with_it(app: App) -> None:
     """Anybody may push anything."""
     queue = app.queue_for("default")
@@ -312,7 +309,6 @@ def test_an_app_that_no_process_could_find_is_refused(scratch: Path) -> None:
             Worker(app, kind="process")
 
 
-# Fails: it stays leased by the dead worker. /tmp/task-bugs/021.py
 def test_a_module_that_processes_cannot_import_ends_the_worker_with_the_reason(
     app: App, module: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -301,7 +301,6 @@ def test_an_event_loop_runs_many_at_once_and_plain_functions_beside(app: App) ->
     assert second.get(0) is False
 
 
-# Fails: what ran in it is dropped where it stood. /tmp/task-bugs/029.py
 def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
     app: App, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +345,6 @@ def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
     assert innocent.record().error_type == "LoopBlocked"
 
 
-# Fails: it is a dead letter without a try. /tmp/task-bugs/022.py
 def test_a_task_that_a_blocked_event_loop_never_began_has_lost_no_try(
     app: App, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,7 +435,6 @@ def test_async_tasks_in_a_thread_share_one_event_loop(app: App) -> None:
     assert len(set(map(id, loops_seen))) == 1
 
 
-# Fails: [0, 1, 2] in a thread. /tmp/task-bugs/030.py
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_what_a_task_sets_in_its_context_is_not_seen_by_the_next(app: App, kind: str) -> None:
     """Each begins anew, whatever thread or loop it has."""

@@ -249,6 +249,11 @@ class Metrics:
             return self._throughputs[-1]
 
     @property
+    def count(self) -> int:
+        """How many tasks there are, each for every queue it came from."""
+        return len(self._series)
+
+    @property
     def throughputs(self) -> tuple[Throughput, ...]:
         """The last THROUGHPUTS_KEPT samples, oldest first."""
         with self._lock:

@@ -136,10 +136,15 @@ class ProcessSlot(Slot):
         return f"its process was ended by {name}"
 
     def stop_run(self, run: Run) -> None:
-        process = self._process
-        if process is not None and self.run is run:
+        with self.changing:
+            process = self._process
+            if process is None or self.run is not run:
+                return
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+    def leave_behind(self, run: Run) -> None:
+        self.close()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

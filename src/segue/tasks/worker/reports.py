@@ -13,7 +13,7 @@ from segue.stores.contract import Store
 WORKERS_TOPIC: Final = "segue.workers"
 REPORT_SECONDS: Final = 2.0
 METRICS_SECONDS: Final = 10.0
-"""How often a report has metrics in it, which are much longer than all the rest."""
+"""How often a report has metrics in it at least: of many tasks they are long."""
 GONE_SECONDS: Final = 10.0
 """A worker that has said nothing for so long is not shown any more."""
 KEEP_SECONDS: Final = 600.0

@@ -37,6 +37,8 @@ class Slot:
         self.is_leaving = False
         self.is_given_up = False
         self.stopped_at: float | None = None
+        self.changing = threading.Lock()
+        """Held while what it runs changes, or is looked at to be stopped."""
         self._crew = crew
         self.thread = threading.Thread(target=self._work, name=f"segue-slot-{number}", daemon=True)
 
@@ -94,16 +96,23 @@ class Slot:
         crew = self._crew
         now = time.monotonic()
         self.since = now
-        self.run = run
+        with self.changing:
+            self.run = run
         self.prepare(run)
         run.begin(crew.clock(), time.monotonic())
         if not run.is_over:
             outcome = self.perform(run)
             if run.conclude(outcome, crew.clock()):
                 crew.settler.put(run)
-        self.run = None
+            else:
+                self.leave_behind(run)
+        with self.changing:
+            self.run = None
         self.stopped_at = None
         self.since = time.monotonic()
+
+    def leave_behind(self, run: Run) -> None:
+        """Keep nothing of a run that was ended from elsewhere: what is meant for it may be late."""
 
     def prepare(self, run: Run) -> None:
         """Have what it takes to run a task. The time for this is not the task's."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import QueueLocked, StorageFull, StoreClosed
+from segue.errors import InvalidArgument, QueueLocked, StorageFull, StoreClosed
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -137,6 +137,11 @@ class Sources:
     def _add(self, name: str) -> None:
         base, _, tenant = name.partition(TENANT_MARK)
         queue = self._app.queue_for(base, tenant or None, sets_rules=True)
+        if self._ttl is not None:
+            try:
+                queue.rules.lease_us(self._ttl)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"queue {name}: {error}") from error
         source = _Source(queue, self._app.weight_of(name))
         self._sources[name] = source
         if len(self._sources) > 1:

@@ -167,13 +167,15 @@ class Supply:
         return None
 
     def _finished_before(self, task_id: str, job: Job) -> Outcome | None:
-        """Return what came of it, if only the ack is missing: its worker died before that."""
+        """Return what came of its last try, if only the ack is missing: its worker died then."""
         record = self._app.desk.index.get(task_id)
-        if record is None or record.state is not State.COMPLETED:
+        if record is None or record.pushed_us != job.pushed_us or record.attempt < job.attempt - 1:
             return None
-        if record.pushed_us != job.pushed_us:
-            return None  # Of a queue that was removed since, and made anew.
-        return Outcome(verdict="completed", result=record.result or b"null")
+        if record.state is State.COMPLETED:
+            return Outcome(verdict="completed", result=record.result or b"null")
+        if record.state is State.DEAD_LETTER:
+            return Outcome(verdict="dead", error=record.error, traceback=record.traceback)
+        return None
 
     def _unknown(self, name: str) -> TaskBase[Any, Any]:
         from segue.tasks.rules import TaskRules

@@ -61,6 +61,8 @@ ABORT_SECONDS: Final = 5.0
 """How long what was told to stop has for it at the end."""
 TICK_SECONDS: Final = 0.1
 SAMPLE_SECONDS: Final = 1.0
+SERIES_EACH_TIME: Final = 20
+"""So many tasks and queues are in every report; with more, reports would become too long."""
 BURST_LOOKS: Final = 2
 """How often in a row nothing must be left before a burst is over."""
 
@@ -317,7 +319,7 @@ class Worker:
 
     def _report(self, state: str) -> None:
         now = time.monotonic()
-        has_metrics = now >= self._metrics_due
+        has_metrics = now >= self._metrics_due or self.metrics.count <= SERIES_EACH_TIME
         if has_metrics:
             self._metrics_due = now + METRICS_SECONDS
         send_report(self.app.store, self.report(state, has_metrics=has_metrics))
