@@ -4,7 +4,7 @@ app.py         App: tasks by name, and the store they are queued in
 task.py        a function that can be queued
 signature.py   arguments and results as JSON
 envelope.py    what the message of a task says
-rules.py       how a task behaves, and what that asks of its queue
+rules.py       how a task behaves, and what that asks of its queue; shapes.py has it by queue
 states.py      the life of a task as a table
 events.py      what happened to tasks: the log
 index.py       records of tasks, derived from the log

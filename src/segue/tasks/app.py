@@ -19,6 +19,7 @@ from segue.stores.contract import Queue, Store
 from segue.tasks.desk import Desk, split_id
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
+from segue.tasks.opened import Opened
 from segue.tasks.records import TaskRecord
 from segue.tasks.results import Result, Watch, wait_until
 from segue.tasks.rules import (
@@ -36,6 +37,7 @@ from segue.tasks.rules import (
 )
 from segue.tasks.schedule import Cron, Every, Missed, schedule_from
 from segue.tasks.scheduling import ScheduleEntry, require_window
+from segue.tasks.shapes import Shapes
 from segue.tasks.task import AsyncTask, Queued, Task, TaskBase
 from segue.tasks.tracing import headers_of_span
 
@@ -91,7 +93,6 @@ class App:
         self.ticks = ticks
         self.on_queued: Callable[[], None] | None = None
         """What to do each time something was queued: tests run it at once (segue.testing)."""
-        self.weights = dict(weights or {})
         self.tasks: dict[str, TaskBase[Any, Any]] = {}
         self.schedules: dict[str, ScheduleEntry] = {}
         self.sync: SyncName = sync
@@ -103,14 +104,10 @@ class App:
             backoff=backoff_from(backoff),
             result_ttl=seconds_from(result_ttl, name="result_ttl"),
         )
-        self._shapes: dict[str, QueueShape] = {}
-        self._owned: dict[str, str] = {}
+        self._shapes = Shapes(weights or {})
         self._lock = threading.RLock()
-        self._rooms: _Rooms | None = None
+        self._rooms: Opened | None = None
         _APPS.add(self)
-        for tenant, weight in self.weights.items():
-            checked_name(tenant)
-            QueueShape(weight=weight)
 
     # Declaring -----------------------------------------------------------------------------
 
@@ -226,27 +223,13 @@ class App:
             if rules.schedule is not None:
                 task.signature.write((), {})  # It must be callable without arguments.
                 self._require_unplanned(rules.name)
-            self._shape_for(rules, shape or QueueShape())
+                require_window(rules.name, (shape or self._shapes.of(rules.queue)).unique)
+            self._shapes.claim(rules, shape or QueueShape())
             if rules.schedule is not None:
                 group = task.group_of((), {})
                 self._plan(rules.name, rules.schedule, task, b"{}", rules.missed, group)
             self.tasks[rules.name] = task
         return task
-
-    def _shape_for(self, rules: TaskRules, shape: QueueShape) -> None:
-        known = self._shapes.get(rules.queue, QueueShape())
-        if rules.schedule is not None and (shape.unique or known.unique):
-            require_window(rules.name, shape.unique or known.unique)
-        if not shape.has_limits:
-            return
-        if known.has_limits and shape.limits != known.limits:
-            raise InvalidArgument(
-                f"task {rules.name}: queue {rules.queue} has other limits already, of "
-                f"{self._owned.get(rules.queue)}; limits are rules of a queue, so give the task "
-                "another queue="
-            )
-        self._owned[rules.queue] = f"task {rules.name}"
-        self._shapes[rules.queue] = replace(shape, weight=known.weight)
 
     def queue(
         self,
@@ -263,17 +246,13 @@ class App:
         `weight` is its share of the workers' attention while other queues wait, too.
         """
         with self._lock:
-            known = self._shapes.get(checked_name(name), QueueShape())
-            self._owned.setdefault(name, f"app.queue({name!r})")
-            self._shapes[name] = QueueShape(
-                concurrency=known.concurrency if concurrency is None else concurrency,
-                key_concurrency=known.key_concurrency
-                if key_concurrency is None
-                else key_concurrency,
-                rate=known.rate if rate is None else rate_from(rate),
-                burst=known.burst if burst is None else burst,
-                weight=known.weight if weight is None else weight,
-                unique=known.unique,
+            self._shapes.declare(
+                name,
+                concurrency=concurrency,
+                key_concurrency=key_concurrency,
+                rate=None if rate is None else rate_from(rate),
+                burst=burst,
+                weight=weight,
             )
 
     def schedule(
@@ -303,7 +282,7 @@ class App:
         if missed not in get_args(Missed):
             choices = ", ".join(get_args(Missed))
             raise InvalidArgument(f"missed must be one of {choices}: {missed!r}")
-        require_window(name, self._shapes.get(task.rules.queue, QueueShape()).unique)
+        require_window(name, self._shapes.of(task.rules.queue).unique)
         self.schedules[name] = ScheduleEntry(
             name=name,
             when=when,
@@ -336,7 +315,7 @@ class App:
             sets_rules = sets_rules or full not in rooms.store.queues()
             queue = rooms.store.queue(checked_name(full))
             rules = queue.rules
-            wanted = self._shapes.get(name, QueueShape()).applied_to(rules)
+            wanted = self._shapes.of(name).applied_to(rules)
             if sets_rules and wanted != rules:
                 queue.configure(wanted)
             rooms.queues[full] = queue
@@ -357,13 +336,11 @@ class App:
 
     def weight_of(self, queue: str) -> int:
         """Return the share of a queue, or of a tenant's, in the workers' attention."""
-        base, _, tenant = queue.partition(TENANT_MARK)
-        weight = self._shapes.get(base, QueueShape()).weight
-        return weight * self.weights.get(tenant, 1) if tenant else weight
+        return self._shapes.weight_of(queue)
 
     def queue_names(self) -> list[str]:
         """Return the queues that the App's tasks go to."""
-        return sorted({task.rules.queue for task in self.tasks.values()} | self._owned.keys())
+        return sorted({task.rules.queue for task in self.tasks.values()} | self._shapes.declared)
 
     def headers_for(self, task: str, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
         """Return the headers of a message, with the span it is queued in."""
@@ -435,14 +412,14 @@ class App:
         ttls = [task.rules.result_ttl for task in self.tasks.values()]
         return max([self._defaults.result_ttl, *ttls])
 
-    def _opened(self) -> "_Rooms":
+    def _opened(self) -> Opened:
         rooms = self._rooms
         if rooms is not None and rooms.pid == os.getpid():
             return rooms
         with self._lock:
             rooms = self._rooms
             if rooms is None or rooms.pid != os.getpid():
-                rooms = self._rooms = _Rooms(self, self.sync)
+                rooms = self._rooms = Opened(self)
         return rooms
 
     def use(
@@ -480,24 +457,6 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App {os.fspath(self.url)} tasks={len(self.tasks)}>"
-
-
-class _Rooms:
-    """What an App has opened in one process."""
-
-    def __init__(self, app: App, sync: SyncName) -> None:
-        from segue.stores.opening import open
-
-        self.pid = os.getpid()
-        self.store = open(app.url, sync=sync, clock=app.clock, ticks=app.ticks)
-        self.queues: dict[str, Queue] = {}
-        self.desk = Desk(self.store, app.clock, keep_seconds=app.result_ttl_max)
-        self.watch = Watch(self.desk.log)
-
-    def close(self) -> None:
-        self.watch.close()
-        self.desk.close()
-        self.store.close()
 
 
 _APPS: Final[WeakSet[App]] = WeakSet()
