@@ -111,6 +111,16 @@ class Job(JobHandle):
         return self._it.headers
 
     @property
+    def has_headers(self) -> bool:
+        """Whether there are headers; costs nothing for plain messages."""
+        return self._it.has_headers
+
+    @property
+    def pushed_us(self) -> int:
+        """When the message was pushed, in microseconds since 1970."""
+        return self._it.pushed_us
+
+    @property
     def key(self) -> str | None:
         """What the message was deduplicated by."""
         return self._it.key

@@ -291,7 +291,9 @@ class Delivery:
         key = Key(take.lane, take.first)
         ledger = self._journal.ledger
         try:
-            record = self._read_before(key) or self._core.record_of(key)
+            # What was never delivered was read when its group was looked at, just now.
+            record = self._read_before(key) if take.attempt == 1 else None
+            record = record or self._core.record_of(key)
         except UNREADABLE as error:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
             how = How.DAMAGED if is_damage(error) else How.LOST
@@ -309,7 +311,7 @@ class Delivery:
         return [record]
 
     def _read_before(self, key: Key) -> Record | None:
-        """Return a record that is in memory, as it is when its group was looked at just now."""
+        """Return a record that is in memory."""
         lane = self._lanes.get(key.lane)
         if lane is None or key in self._journal.ledger.places:
             return None

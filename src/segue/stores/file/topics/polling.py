@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord
+from segue.errors import LogClosed
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.file.topics.core import TopicCore
@@ -65,7 +66,11 @@ class Poller:
 
     def _tries(self, timeout: Duration | None) -> Iterator[None]:
         for _ in tries(self._core, self._has_work, duration_us(timeout, name="timeout")):
-            self._prepare()
+            try:
+                self._prepare()
+            except LogClosed:
+                self._core.require_open()  # Closed under our hands: this says so.
+                raise
             yield
 
 
