@@ -291,9 +291,7 @@ class Delivery:
         key = Key(take.lane, take.first)
         ledger = self._journal.ledger
         try:
-            # What was never delivered was read when its group was looked at, just now.
-            record = self._read_before(key) if take.attempt == 1 else None
-            record = record or self._core.record_of(key)
+            record = self._read_before(key) or self._core.record_of(key)
         except UNREADABLE as error:
             logger.warning("lost queue=%s message=%s reason=%s", self._core.name, key, error)
             how = How.DAMAGED if is_damage(error) else How.LOST
@@ -311,9 +309,13 @@ class Delivery:
         return [record]
 
     def _read_before(self, key: Key) -> Record | None:
-        """Return a record that is in memory."""
-        lane = self._lanes.get(key.lane)
-        if lane is None or key in self._journal.ledger.places:
+        """Return a message of a group that was never delivered, if it is still in memory.
+
+        It was read just now, when its group was looked at.
+        """
+        ledger = self._journal.ledger
+        lane, group = self._lanes.get(key.lane), ledger.groups.of.get(key)
+        if lane is None or group is None or key in group.started or key in ledger.places:
             return None
         place = key.offset - lane.base
         return lane.ahead[place] if 0 <= place < len(lane.ahead) else None
