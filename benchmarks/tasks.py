@@ -47,7 +47,7 @@ class Scale:
 
 
 FULL_SCALE: Final = Scale(count=20_000, rounds=3, pickups=200, seconds_max=600)
-QUICK_SCALE: Final = Scale(count=200, rounds=1, pickups=20, seconds_max=60)
+QUICK_SCALE: Final = Scale(count=200, rounds=1, pickups=20, seconds_max=300)
 
 
 def run(
