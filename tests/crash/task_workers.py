@@ -101,6 +101,14 @@ def work_and_die_before_the_ack(_: Channel, root: Path, name: str, lease_seconds
     _worker(Tasks(root), name, lease_seconds).run()
 
 
+def stop_here() -> None:
+    """Stop the whole process at this very step.
+
+    A signal to the process may be taken by another thread, which has to be scheduled first.
+    """
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 def work_and_stop_before_the_event(
     channel: Channel, root: Path, name: str, lease_seconds: float
 ) -> None:
@@ -111,7 +119,7 @@ def work_and_stop_before_the_event(
         said = list(events)
         if any(event.happened == "completed" for event in said):
             channel.report(STOPS)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            stop_here()
         original(self, said)
 
     _replace_append(append)
@@ -196,7 +204,7 @@ def beat_and_stop_before_the_note(
     def note(self: ScheduleBook, state: ScheduleState) -> None:
         if state.fired and stops:
             channel.report(stops.pop())
-            os.kill(os.getpid(), signal.SIGSTOP)
+            stop_here()
         original(self, state)
 
     setattr(ScheduleBook, "note", note)  # noqa: B010 - as above
