@@ -384,3 +384,15 @@ def test_a_task_nobody_declared_is_not_found(app: App) -> None:
     """With those there are."""
     with pytest.raises(TaskNotFound, match="none"):
         app.find_task("job")
+
+
+def test_a_burst_without_a_rate_is_refused(tmp_path: Path) -> None:
+    """It would be taken, and mean nothing."""
+    app = App(tmp_path)
+
+    with pytest.raises(InvalidArgument, match="without a rate"):
+        app.task(burst=5)
+    with pytest.raises(InvalidArgument, match="without a rate"):
+        app.queue("mail", burst=5)
+    app.queue("mail", rate=10)
+    app.queue("mail", burst=5)

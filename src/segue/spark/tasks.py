@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TASKS_TOPIC: Final = "segue.tasks"
+TASKS_TOPIC: Final = "segue.tasks"  # As segue.tasks.events has it, which is of another extra.
 
 _TEXTS: Final = ("task", "worker", "error", "traceback", "result", "args", "schedule")
 _TIMES: Final = {"pushed": "pushed_us", "started": "started_us", "due": "due_us"}

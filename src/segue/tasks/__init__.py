@@ -6,7 +6,7 @@ signature.py   arguments and results as JSON
 envelope.py    what the message of a task says
 rules.py       how a task behaves, and what that asks of its queue; shapes.py has it by queue
 states.py      the life of a task as a table
-events.py      what happened to tasks: the log
+events.py      what happened to tasks: the log; topics.py reads it
 index.py       records of tasks, derived from the log
 desk.py        questions about tasks, and acts on them
 results.py     the handle of a queued task; threads.py has short calls made for async code

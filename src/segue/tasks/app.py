@@ -12,15 +12,16 @@ from weakref import WeakSet
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.delivery.priority import Priority, priority_from
 from segue.delivery.retry import Backoff
+from segue.delivery.rules import DEDUPLICATION_SECONDS_DEFAULT
 from segue.errors import InvalidArgument, TaskNotFound
 from segue.log.layout import checked_name, is_name
 from segue.log.options import Duration, SyncName
 from segue.stores.contract import Queue, Store
-from segue.tasks.desk import Desk, split_id
+from segue.tasks.desk import Desk
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
 from segue.tasks.opened import Opened
-from segue.tasks.records import TaskRecord
+from segue.tasks.records import TaskRecord, split_id
 from segue.tasks.results import Result, Watch, wait_until
 from segue.tasks.rules import (
     PRIORITY_DEFAULT,
@@ -39,7 +40,6 @@ from segue.tasks.schedule import Cron, Every, Missed, schedule_from
 from segue.tasks.scheduling import ScheduleEntry, require_window
 from segue.tasks.shapes import Shapes
 from segue.tasks.task import AsyncTask, Queued, Task, TaskBase
-from segue.tasks.tracing import headers_of_span
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,7 +194,7 @@ class App:
                 retries=defaults.retries if retries is None else retries,
                 backoff=defaults.backoff if backoff is None else backoff_from(backoff),
                 timeout=defaults.timeout if timeout == "default" else _timeout_from(timeout),
-                unique=None if unique is False else 1.0 if unique is True else shape.unique,
+                unique=DEDUPLICATION_SECONDS_DEFAULT if unique is True else shape.unique,
                 key=key,
                 result_ttl=defaults.result_ttl
                 if result_ttl is None
@@ -341,10 +341,6 @@ class App:
     def queue_names(self) -> list[str]:
         """Return the queues that the App's tasks go to."""
         return sorted({task.rules.queue for task in self.tasks.values()} | self._shapes.declared)
-
-    def headers_for(self, task: str, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        """Return the headers of a message, with the span it is queued in."""
-        return headers_of_span(given)
 
     def enqueue(
         self, task: str, arguments: bytes = b"{}", *, queue: str | None = None

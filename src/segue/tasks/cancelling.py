@@ -5,26 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from segue.delivery.topic_record import Event
-from segue.errors import OffsetTrimmed, TopicNotFound
 from segue.stores.contract import Store
-from segue.stores.topic_contract import Topic
+from segue.tasks.topics import compact, end_of, records_between
 
 CANCEL_TOPIC: Final = "segue.cancellations"
-
-
-RECORDS_MAX: Final = 10_000
-"""From so many records on a topic of states is compacted."""
-
-
-def compact(topic: Topic) -> None:
-    """Have a topic keep only what is last of each key, if it has grown long."""
-    try:
-        info = topic.info()
-        if info.count > RECORDS_MAX:
-            topic.roll()
-            topic.compact()
-    except TopicNotFound:
-        return
 
 
 class Cancellations:
@@ -64,28 +48,17 @@ class Cancellations:
 
         The latter tells them from tasks of a queue that was removed and made anew.
         """
-        topic = self._topic
-        try:
-            end = topic.offsets("latest")[0]
-        except (TopicNotFound, KeyError):
-            return self._requested
+        end = end_of(self._topic)
         if end == self._next:  # As nearly always; then this costs next to nothing.
             return self._requested
         with self._lock:
             found = dict(self._requested)
-            while self._next < end:
-                try:
-                    for record in topic.records({0: self._next}, stop={0: end}):
-                        self._next = record.offset + 1
-                        name = (record.key or b"").decode(errors="replace")
-                        if record.value is not None and record.value.isdigit():
-                            found[name] = int(record.value)
-                        else:
-                            found.pop(name, None)
-                except OffsetTrimmed as error:
-                    self._next = max(self._next + 1, error.earliest)
-                    continue
-                break
+            for record in records_between(self._topic, self._next, end):
+                name = (record.key or b"").decode(errors="replace")
+                if record.value is not None and record.value.isdigit():
+                    found[name] = int(record.value)
+                else:
+                    found.pop(name, None)
             self._next = max(self._next, end)
             self._requested = found
         return found

@@ -18,7 +18,7 @@ from segue.tasks.cancelling import Cancellations
 from segue.tasks.envelope import Envelope, read_envelope
 from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog
 from segue.tasks.index import TaskIndex
-from segue.tasks.records import TaskRecord
+from segue.tasks.records import TaskRecord, split_id, task_id_of
 from segue.tasks.states import TERMINAL, State
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Desk:
                 continue
             for kind in kinds:
                 for status in _browse(self._queue(name), kind):
-                    task_id = f"{name}/{status.message.id}"
+                    task_id = task_id_of(name, status.message.id)
                     try:
                         yield self._as_it_stands(task_id, status, self.index.get(task_id))
                     except InvalidArgument:
@@ -217,14 +217,6 @@ class Desk:
     def close(self) -> None:
         """Let go of the index. The store stays open."""
         self.index.close()
-
-
-def split_id(task_id: str) -> tuple[str, MessageId]:
-    """Return the queue and the message of a task. Raises InvalidArgument."""
-    queue, mark, message_id = task_id.partition("/")
-    if not mark or not queue or not message_id:
-        raise InvalidArgument(f"{task_id!r} is no id of a task, such as default/2-17")
-    return queue, MessageId(message_id)
 
 
 def _browse(queue: Queue, state: "MessageState") -> Iterator[MessageStatus]:

@@ -13,9 +13,9 @@ import msgspec
 
 from segue.delivery.topic_record import Event
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import OffsetTrimmed, TopicNotFound
 from segue.stores.contract import Store
 from segue.stores.topic_contract import Topic
+from segue.tasks.topics import end_of, records_between
 
 TASKS_TOPIC: Final = "segue.tasks"
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
@@ -94,30 +94,14 @@ class EventLog:
 
     def end(self) -> int:
         """Return the offset the next event gets."""
-        try:
-            return self.topic.offsets("latest")[0]
-        except (TopicNotFound, KeyError):
-            return 0
+        return end_of(self.topic)
 
     def read(self, start: int, stop: int | None = None) -> Iterator[tuple[int, TaskEvent]]:
         """Yield events from `start` on with their offsets; passes over what retention took."""
-        try:
-            first = self.topic.offsets("earliest")[0]
-        except (TopicNotFound, KeyError):
-            return
-        while True:
-            try:
-                for record in self.topic.records(
-                    {0: max(start, first)}, stop=None if stop is None else {0: stop}
-                ):
-                    start = record.offset + 1
-                    event = read_event(record.value)
-                    if event is not None:
-                        yield record.offset, event
-            except OffsetTrimmed as error:
-                first = error.earliest
-                continue
-            return
+        for record in records_between(self.topic, start, self.end() if stop is None else stop):
+            event = read_event(record.value)
+            if event is not None:
+                yield record.offset, event
 
 
 _ENCODER: Final = msgspec.json.Encoder()

@@ -1,12 +1,10 @@
-"""What is known of a task: the sum of its events."""
+"""What is known of a task: the sum of its events; and what its id is made of."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
 
+from segue.delivery.message import MessageId
+from segue.errors import InvalidArgument
 from segue.tasks.states import State
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +56,14 @@ class TaskRecord:
         return max(0, self.finished_us - self.started_us) if self.finished_us else 0
 
 
-def moment(time_us: int) -> datetime | None:
-    """Return a time of a record, None for not yet."""
-    return _EPOCH + timedelta(microseconds=time_us) if time_us else None
+def task_id_of(queue: str, message_id: MessageId) -> str:
+    """Return the id of the task that a message is."""
+    return f"{queue}/{message_id}"
+
+
+def split_id(task_id: str) -> tuple[str, MessageId]:
+    """Return the queue and the message of a task. Raises InvalidArgument."""
+    queue, mark, message_id = task_id.partition("/")
+    if not mark or not queue or not message_id:
+        raise InvalidArgument(f"{task_id!r} is no id of a task, such as default/2-17")
+    return queue, MessageId(message_id)

@@ -39,7 +39,7 @@ class TaskRules:
     backoff: Backoff = field(default_factory=Backoff)
     timeout: float | None = TIMEOUT_SECONDS_DEFAULT
     unique: float | None = None
-    """So long, the same call is queued only once."""
+    """So long, the same call is queued only once, unless its queue remembers longer or less."""
     key: str | KeyFunction | None = None
     """The parameter, or a function of the arguments, that names what must go one after another."""
     result_ttl: float = KEEP_SECONDS_DEFAULT
@@ -75,6 +75,8 @@ class QueueShape:
         check_count("key concurrency", self.key_concurrency)
         check_count("burst", self.burst)
         check_count("weight", self.weight)
+        if self.burst is not None and self.rate is None:
+            raise InvalidArgument("burst means nothing without a rate")
         if self.rate is not None and not self.rate > 0:
             raise InvalidArgument(f"rate must be positive: {self.rate!r}")
 

@@ -18,14 +18,13 @@ from segue.errors import (
     InvalidArgument,
     LockBusy,
     LockLost,
-    OffsetTrimmed,
     QueueFull,
-    TopicNotFound,
 )
 from segue.stores.contract import HeldLock, Queue, Store
-from segue.tasks.cancelling import compact
 from segue.tasks.envelope import Envelope, write_envelope
+from segue.tasks.records import task_id_of
 from segue.tasks.schedule import Cron, Every, Missed, due, schedule_from
+from segue.tasks.topics import compact, end_of, records_between
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -104,18 +103,10 @@ class ScheduleBook:
         keep to their own.
         """
         topic = self._store.topic(SCHEDULES_TOPIC)
-        try:
-            end = topic.offsets("latest")[0]
-        except (TopicNotFound, KeyError):
-            return self._states
-        while self._next < end:
-            try:
-                for record in topic.records({0: self._next}, stop={0: end}):
-                    self._next = record.offset + 1
-                    self._take_in((record.key or b"").decode(errors="replace"), record.value)
-                self._next = end
-            except OffsetTrimmed as error:
-                self._next = max(self._next + 1, error.earliest)
+        end = end_of(topic)
+        for record in records_between(topic, self._next, end):
+            self._take_in((record.key or b"").decode(errors="replace"), record.value)
+        self._next = max(self._next, end)
         return self._states
 
     def _take_in(self, name: str, value: bytes | None) -> None:
@@ -258,7 +249,7 @@ def fire(queue: Queue, state: ScheduleState, *, key: str | None = None) -> str:
     """Queue what a schedule says, and return the id of the task."""
     body = write_envelope(Envelope(state.task, state.args, schedule=state.name))
     message_id = queue.push(body, priority=state.priority, key=key, group=state.group or None)
-    return f"{queue.name}/{message_id}"
+    return task_id_of(queue.name, message_id)
 
 
 def require_window(name: str, window: float | None) -> None:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from segue.delivery.message import MessageId
 from segue.delivery.priority import Priority, priority_from
 from segue.errors import BadArguments, InvalidArgument
 from segue.log.options import Duration
 from segue.stores.contract import Item
 from segue.tasks.envelope import Envelope, write_envelope
+from segue.tasks.records import task_id_of
 from segue.tasks.results import Result
 from segue.tasks.rules import TaskRules, seconds_from
 from segue.tasks.signature import Signature
 from segue.tasks.threads import in_thread
+from segue.tasks.tracing import headers_of_span
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -118,7 +119,7 @@ class Queued(Generic[P, R]):
             ttl=options.ttl,
             key=self._unique_key(args, kwargs),
             group=self.group_of(args, kwargs),
-            headers=self.app.headers_for(rules.name, options.headers),
+            headers=headers_of_span(options.headers),
         )
 
     def _push(self, items: list[Item]) -> list[Result[R]]:
@@ -142,7 +143,7 @@ class Queued(Generic[P, R]):
             ids = queue.push_many(items)
         if self.app.on_queued is not None:
             self.app.on_queued()
-        return [Result(self.app, self, task_id(queue.name, each), since_us) for each in ids]
+        return [Result(self.app, self, task_id_of(queue.name, each), since_us) for each in ids]
 
     def _delay(self) -> float | None:
         options = self._options
@@ -254,8 +255,3 @@ class AsyncTask(TaskBase[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Return the coroutine that runs it here."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
-
-
-def task_id(queue: str, message_id: MessageId) -> str:
-    """Return the id of the task that a message is."""
-    return f"{queue}/{message_id}"

@@ -181,7 +181,7 @@ def _looked_up(
 def _redrive(desk: "Desk", task_ids: list[str]) -> list[str]:
     """Bring dead letters back, in one pass over those of each queue; return which came."""
     from segue.delivery.message import DeadLetter
-    from segue.tasks.desk import split_id
+    from segue.tasks.records import split_id
 
     by_queue: dict[str, set[str]] = {}
     for task_id in task_ids:

@@ -43,7 +43,6 @@ class _Loop:
         self.told: dict[Run, float] = {}
         """When runs were told to stop that have not."""
         self.beat = time.monotonic()
-        self.is_given_up = False
         self.thread = threading.Thread(target=self._work, name="segue-loop", daemon=True)
 
     def _work(self) -> None:
@@ -223,7 +222,6 @@ class LoopCrew:
         blocked = now - loop.beat
         if blocked < self._stall_seconds or not loop.runs or not loop.thread.is_alive():
             return
-        loop.is_given_up = True
         self.given_up += 1
         logger.warning("gave up an event loop blocked_seconds=%.1f", blocked)
         with self._changed:

@@ -72,7 +72,6 @@ class Run:
         "progress",
         "renewed",
         "started_us",
-        "stop",
         "task",
         "thread_id",
         "timeout",
@@ -103,8 +102,6 @@ class Run:
         self.outcome: Outcome | None = None
         self.progress: bytes | None = None
         self.is_announced = False
-        self.stop: Callable[[], None] | None = None
-        """Has whoever runs it stop, if that can be."""
         self.thread_id = 0
         self._lock = threading.Lock()
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from segue.errors import InvalidArgument, TaskNotFound
 from segue.stores.job import Job
 from segue.tasks.envelope import EMPTY, Envelope, read_envelope
+from segue.tasks.records import task_id_of
+from segue.tasks.rules import TaskRules
 from segue.tasks.states import State
 from segue.tasks.task import TaskBase
 from segue.tasks.worker.runs import Outcome, Run, given_up
@@ -135,7 +137,7 @@ class Supply:
     def _run_of(self, job: Job, cancelled: Mapping[str, int]) -> Run | None:
         """Return a job as a run; None if it is settled without one."""
         now = time.monotonic()
-        task_id = f"{job.holder.name}/{job.id}"
+        task_id = task_id_of(job.holder.name, job.id)
         task: TaskBase[Any, Any]
         outcome: Outcome | None = None
         try:
@@ -178,8 +180,6 @@ class Supply:
         return None
 
     def _unknown(self, name: str) -> TaskBase[Any, Any]:
-        from segue.tasks.rules import TaskRules
-
         def nothing() -> None:
             """Stand for a task that this App does not have."""
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -22,7 +21,6 @@ from segue.delivery.rules import check_count, check_seconds
 from segue.errors import InvalidArgument, SegueError
 from segue.tasks.app import App
 from segue.tasks.autoscaler import (
-    DECISIONS_KEPT,
     Autoscaler,
     Decision,
     Sample,
@@ -59,8 +57,9 @@ WORKERS_MAX: Final = 1_000
 DRAIN_SECONDS_DEFAULT: Final = 30.0
 ABORT_SECONDS: Final = 5.0
 """How long what was told to stop has for it at the end."""
+SETTLE_SECONDS: Final = 60.0
+"""How long what was done may take to be settled at the end: the disk may be full."""
 TICK_SECONDS: Final = 0.1
-SAMPLE_SECONDS: Final = 1.0
 SERIES_EACH_TIME: Final = 20
 """So many tasks and queues are in every report; with more, reports would become too long."""
 BURST_LOOKS: Final = 2
@@ -127,7 +126,6 @@ class Worker:
         self._error: BaseException | None = None
         self._signals = 0
         self._metrics_due = 0.0
-        self._decisions: deque[DecisionReport] = deque(maxlen=DECISIONS_KEPT)
 
     # Running -------------------------------------------------------------------------------
 
@@ -250,12 +248,12 @@ class Worker:
         decision = self._scaler.decide(self._sample())
         if decision.is_change:
             logger.info("%s", decision.reason)
-            self._decisions.append(_decision_report(decision, self.app.clock()))
             self._crew.resize(decision.workers_after)
 
     def _sample(self) -> Sample:
         return Sample(
             ticks_us=self.app.ticks(),
+            time_us=self.app.clock(),
             depth=self._sources.depth(),
             workers=self._crew.size,
             busy=min(self._crew.busy, self._crew.size),
@@ -274,7 +272,7 @@ class Worker:
             logger.warning("giving back what still runs worker=%s", self.name)
             self._crew.abort()
             self._crew.wait(ABORT_SECONDS)
-        self._settler.close(ABORT_SECONDS if self._error is not None else 60.0)
+        self._settler.close(ABORT_SECONDS if self._error is not None else SETTLE_SECONDS)
         self._keeper.close()
         self._guarded(self._scheduler.close, default=None)
         self._guarded(partial(self._report, "stopped"), default=None)
@@ -342,8 +340,8 @@ class Worker:
             min=self._rules.min_workers,
             max=self._rules.max_workers,
             slots=self._crew.reports(),
-            decisions=list(self._decisions),
-            standing=self._scaler.standing or "",
+            decisions=[_decision_report(decision) for decision in self._scaler.decisions],
+            standing=self._scaler.standing,
             is_safe_to_stop=is_safe_to_stop(sample) and not self._keeper.runs,
             given_up=self._crew.given_up,
             metrics=self.metrics.snapshot().to_dict() if has_metrics else {},
@@ -354,5 +352,7 @@ class Worker:
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
 
-def _decision_report(decision: Decision, now_us: int) -> DecisionReport:
-    return DecisionReport(now_us, decision.workers_before, decision.workers_after, decision.reason)
+def _decision_report(decision: Decision) -> DecisionReport:
+    return DecisionReport(
+        decision.time_us, decision.workers_before, decision.workers_after, decision.reason
+    )
