@@ -16,6 +16,10 @@
     │   └── OffsetNotWritten                nobody has appended it yet
     ├── RecordRemoved (also LookupError)    repaired or compacted away; the offset stays taken
     ├── StoreClosed                         the store was closed
+    ├── StoreUnavailable (also ConnectionError) the server does not answer; nobody knows what it did
+    │   ├── ConnectionsBusy                 all connections are in use; nothing was sent
+    │   └── NotReplicated                   done, and not yet on as many machines as asked for
+    ├── UnsupportedServer                   too old, or set up so that it would lose things
     ├── QueueEmpty (also LookupError)       nothing to take now
     ├── QueueFull                           the capacity is used up
     ├── QueueLocked                         as many leases are out as the queue allows
@@ -149,6 +153,30 @@ class RecordRemoved(SegueError, LookupError):
 
 class StoreClosed(SegueError):
     """The store, or something opened from it, was closed."""
+
+
+class StoreUnavailable(SegueError, ConnectionError):
+    """The server could not be reached, or did not answer, for as long as it was tried.
+
+    What was to be changed may have been changed or not.
+    """
+
+
+class ConnectionsBusy(StoreUnavailable):
+    """All connections to the server were in use for as long as we waited; nothing was sent."""
+
+    def __init__(self, *, size: int, seconds: float) -> None:
+        super().__init__(f"all {size} connections were in use for {seconds:g} s")
+        self.size = size
+        self.seconds = seconds
+
+
+class NotReplicated(StoreUnavailable):
+    """The change was made, and not confirmed by as many replicas, or disks, as were asked for."""
+
+
+class UnsupportedServer(SegueError):
+    """The server is too old, or set up so that it would lose what it is given."""
 
 
 class QueueEmpty(SegueError, LookupError):

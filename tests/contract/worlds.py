@@ -5,6 +5,7 @@ what they leave behind is intact.
 """
 
 import itertools
+import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,10 @@ from segue.log.log import _open_logs
 from segue.log.options import SyncName
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
-from segue.stores.opening import open_directory
+from segue.stores.opening import open_directory, open_redis
+from segue.stores.redis.store import RedisStore
 from segue.testing import ManualClock
+from tests.redis_server import shared_server
 
 _boots = itertools.count(1)
 
@@ -107,3 +110,44 @@ class FileWorld:
         for path in {segment.parent for segment in self.root.rglob("*.q")}:
             with Log(path, read_only=True) as log:
                 assert [audit for audit in log.verify() if not audit.is_intact] == [], path
+
+
+class RedisWorld:
+    """A namespace of its own on a real server."""
+
+    def __init__(self, root: Path) -> None:
+        del root
+        self.clock = ManualClock()
+        self.namespace = f"test-{secrets.token_hex(8)}"
+        self._server = shared_server()
+        self._stores: list[RedisStore] = []
+
+    @property
+    def url(self) -> str:
+        return f"{self._server.url}?namespace={self.namespace}"
+
+    def open(self) -> RedisStore:
+        """Return a new handle, with connections of its own."""
+        store = open_redis(self.url, clock=self.clock, ticks=self.clock.ticks)
+        self._stores.append(store)
+        return store
+
+    def crash(self, store: Store) -> None:
+        """Cut the handle's connections: no more comes from it."""
+        assert isinstance(store, RedisStore)
+        store.heartbeat.close()
+        store.calls.servers.close()
+
+    def restart(self) -> None:
+        """Crash every handle. The server, elsewhere, goes on as it was."""
+        for store in self._stores:
+            self.crash(store)
+
+    def end(self) -> None:
+        """Close every handle and remove what is left."""
+        with ExitStack() as closing:
+            for store in self._stores:
+                closing.callback(store.close)
+        with self._server.client() as client:
+            for key in client.scan_iter(f"{self.namespace}:*", count=10_000):
+                client.unlink(key)

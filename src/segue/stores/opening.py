@@ -12,8 +12,13 @@ from segue.stores.contract import Store
 
 if TYPE_CHECKING:
     from segue.stores.file.store import FileStore
+    from segue.stores.redis.store import RedisStore
 
 FILE_SCHEME = "file://"
+REDIS_SCHEMES = (
+    *("redis", "rediss", "unix"),
+    *("redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"),
+)
 
 
 def open(
@@ -28,13 +33,26 @@ def open(
     ticks: Ticks = system_ticks,
     disk: Disk | None = None,
 ) -> Store:
-    """Open the store at `url`: a directory, as a path or as `file://…`.
+    """Open the store at `url`: a directory, as a path or as `file://…`, or a Redis server.
 
     `sync` says when what was pushed has reached the device: "always" before the call returns,
     "interval" within `sync_interval_ms`, "os" when the operating system sees fit. `exclusive`
     keeps other processes out and is faster. Raises InvalidArgument, LogLocked, LogNotFound,
     UnsupportedFileSystem, UnsupportedFormat, StorageError.
+
+    `redis://host:6379/0`, `rediss://`, `unix:///path`, `redis+cluster://host,host`,
+    `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
+    and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
+    StoreUnavailable, UnsupportedServer.
     """
+    if isinstance(url, str) and url.partition("://")[0] in REDIS_SCHEMES and "://" in url:
+        is_manual = clock is not system_clock
+        return open_redis(
+            url,
+            create=create,
+            clock=clock if is_manual else None,
+            ticks=ticks if is_manual else None,
+        )
     return open_directory(
         directory_of(url),
         sync=sync,
@@ -59,7 +77,7 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
             raise InvalidArgument(f"{url!r} names no directory")
     elif "://" in text:
         scheme = text.partition("://")[0]
-        raise InvalidArgument(f"no store speaks {scheme}://; give a path or file://<path>")
+        raise InvalidArgument(f"no store speaks {scheme}://; give a path, file://<path> or redis://<host>")
     return Path(text)
 
 
@@ -92,3 +110,19 @@ def open_directory(
         ),
         create=create,
     )
+
+
+def open_redis(
+    url: str, *, create: bool = True, clock: Clock | None = None, ticks: Ticks | None = None
+) -> "RedisStore":
+    """Open the store on the server that `url` names. With a clock, that is everybody's time."""
+    try:
+        from segue.stores.redis.address import address_from
+        from segue.stores.redis.store import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise InvalidArgument(
+            "redis:// needs the extra `redis`: pip install 'segue[redis]'"
+        ) from error
+    return RedisStore(address_from(url), create=create, clock=clock, ticks=ticks)

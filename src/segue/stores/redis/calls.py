@@ -1,0 +1,298 @@
+"""One round trip to the server for each operation, repeated until its outcome is known.
+
+Whatever changes something carries the number of its request. The server remembers, for each of our
+lines, the last request and its answer: one that arrives twice, because a connection broke before
+the answer came, is answered from memory and changes nothing again.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn, cast
+
+import redis
+from redis import exceptions
+
+from segue.clock import Clock, Ticks
+from segue.errors import (
+    NotReplicated,
+    SegueError,
+    StorageError,
+    StorageFull,
+    StoreUnavailable,
+)
+from segue.stores.redis.address import Address
+from segue.stores.redis.connections import Connection
+from segue.stores.redis.libraries import Library
+from segue.stores.redis.servers import NETWORK_ERRORS, Node, Servers
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS: Final = 0.01
+BACKOFF_SECONDS_MAX: Final = 0.5
+CLIENT_BYTES: Final = 8
+WAIT_SLACK_SECONDS: Final = 2.0
+"""How much longer than a blocking command may block its answer may take."""
+
+Word = bytes | str | int | float
+Answer = object
+
+_TRANSIENT: Final = (
+    *NETWORK_ERRORS,
+    exceptions.BusyLoadingError,
+    exceptions.ReadOnlyError,
+    exceptions.MovedError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+)
+_TRANSIENT_WORDS: Final = ("NOREPLICAS", "BUSY", "UNBLOCKED", "LOADING", "MASTERDOWN")
+_NON_LOCAL: Final = "access a non local key"
+"""A slot is on its way to another node: whole again in a moment."""
+_NO_FUNCTION: Final = "Function not found"
+_SIGNAL: Final = "SEGUE"
+
+
+class Refusal(SegueError):
+    """A function on the server said no, and why; nothing was changed. Stores translate it."""
+
+    def __init__(self, code: str, words: list[str]) -> None:
+        super().__init__(f"{code} {' '.join(words)}")
+        self.code = code
+        self.words = words
+
+
+@dataclass(slots=True)
+class _Line:
+    """One of those of us who may have a request under way."""
+
+    number: int
+    requests: Iterator[int]
+
+
+class Calls:
+    """Calls functions for one store. Safe from any thread."""
+
+    def __init__(
+        self,
+        address: Address,
+        servers: Servers,
+        *,
+        clock: Clock | None = None,
+        ticks: Ticks | None = None,
+    ) -> None:
+        self.servers = servers
+        self._options = address.options
+        self._clock = clock
+        self._ticks = ticks
+        self._chance = random.Random()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._client = secrets.token_hex(CLIENT_BYTES)
+        self._lock = threading.Lock()
+        self._free: deque[_Line] = deque()
+        self._numbers = itertools.count()
+
+    @property
+    def has_manual_clock(self) -> bool:
+        """Whether time is what somebody says it is, and not the server's."""
+        return self._clock is not None
+
+    def _now(self) -> str:
+        """Return the time for functions: none, so that they take the server's, but in tests."""
+        if self._clock is None:
+            return ""
+        return f"{self._clock()} {self._ticks() if self._ticks else 0}"
+
+    @contextlib.contextmanager
+    def _line(self) -> Iterator[_Line]:
+        if self._pid != os.getpid():
+            self._begin()  # The parent goes on under its own name.
+        with self._lock:
+            line = self._free.pop() if self._free else None
+        if line is None:
+            line = _Line(next(self._numbers), itertools.count(1))
+        try:
+            yield line
+        finally:
+            with self._lock:
+                self._free.append(line)
+
+    # Calling -------------------------------------------------------------------------------
+
+    def change(self, library: Library, name: str, base: str, *words: Word) -> Answer:
+        """Have a function change something, once, however often it must be tried.
+
+        Raises Refusal, StoreUnavailable, NotReplicated, StorageFull, StorageError.
+        """
+        with self._line() as line:
+            function = library.function(name)
+            request = (
+                *("FCALL", function, 1, base, self._now()),
+                *(f"{self._client}.{line.number}", next(line.requests)),
+                *words,
+            )
+            return self._until_known(base, library, request, is_change=True)
+
+    def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:
+        """Have a function answer that changes nothing anybody could see. Raises as `change`."""
+        request = ("FCALL", library.function(name), 1, base, self._now(), "", 0, *words)
+        return self._until_known(base, library, request)
+
+    def command(self, key: str, *words: Word) -> Answer:
+        """Have the server of `key` do a command that may be done twice. Raises as `change`."""
+        return self._until_known(key, None, words)
+
+    def wait(self, key: str, *words: Word, timeout: float) -> Answer:
+        """Do a command that blocks for at most `timeout` seconds; None if it could not be done."""
+        try:
+            node = self.servers.node_of(key)
+            connection = node.waits.take()
+        except (StoreUnavailable, *NETWORK_ERRORS):
+            time.sleep(min(timeout, BACKOFF_SECONDS_MAX / 5))
+            return None
+        try:
+            connection.send_packed_command(connection.pack_command(*words))
+            answer = connection.read_response(timeout=timeout + WAIT_SLACK_SECONDS)
+        except (*_TRANSIENT, redis.ResponseError):
+            node.waits.drop(connection)  # Whoever calls next finds out what is the matter.
+            return None
+        except BaseException:
+            node.waits.drop(connection)
+            raise
+        node.waits.give_back(connection)
+        return answer
+
+    def _until_known(
+        self,
+        key: str,
+        library: Library | None,
+        request: tuple[Word, ...],
+        *,
+        is_change: bool = False,
+    ) -> Answer:
+        deadline = time.monotonic() + self._options.retry
+        pause = BACKOFF_SECONDS
+        while True:
+            try:
+                node = self.servers.node_of(key)
+                return self._try(node, library, request, is_change=is_change)
+            except _TRANSIENT as error:
+                problem: Exception = error
+            except NotReplicated as error:
+                problem = error
+            except StoreUnavailable as error:
+                if error.__class__ is not StoreUnavailable:
+                    raise
+                problem = error
+            except redis.ResponseError as error:
+                if not _is_transient(error):
+                    _raise_refusal(error)
+                problem = error
+            if time.monotonic() + pause > deadline:
+                _give_up(problem, self._options.retry)
+            logger.debug("trying again key=%s reason=%r", key, problem)
+            if not isinstance(problem, exceptions.MovedError):
+                time.sleep(pause * self._chance.uniform(0.5, 1))
+                pause = min(2 * pause, BACKOFF_SECONDS_MAX)
+            with contextlib.suppress(StoreUnavailable):
+                self.servers.moved(key, problem)
+
+    def _try(
+        self, node: Node, library: Library | None, request: tuple[Word, ...], *, is_change: bool
+    ) -> Answer:
+        pool = node.pool
+        connection = pool.take()
+        try:
+            answer = self._exchange(connection, request, is_change=is_change)
+        except redis.ResponseError as error:
+            pool.give_back(connection)
+            if library is not None and _NO_FUNCTION in str(error):
+                self._load(node, library)
+                return self._try(node, None, request, is_change=is_change)
+            raise
+        except BaseException:
+            pool.drop(connection)
+            raise
+        pool.give_back(connection)
+        return answer
+
+    def _exchange(
+        self, connection: Connection, request: tuple[Word, ...], *, is_change: bool
+    ) -> Answer:
+        confirming = self._confirmation() if is_change else None
+        packed = connection.pack_command(*request)
+        if confirming is None:
+            connection.send_packed_command(packed)
+            return connection.read_response()
+        connection.send_packed_command([*packed, *connection.pack_command(*confirming)])
+        try:
+            answer = connection.read_response()
+        except redis.ResponseError:
+            connection.read_response()
+            raise
+        self._require_confirmed(connection.read_response())
+        return answer
+
+    def _confirmation(self) -> tuple[Word, ...] | None:
+        """Return the command that waits until what was done is where it should be."""
+        options = self._options
+        wait_ms = max(1, round(options.timeout * 500))
+        if options.fsync:
+            return ("WAITAOF", 1, options.replicas, wait_ms)
+        if options.replicas:
+            return ("WAIT", options.replicas, wait_ms)
+        return None
+
+    def _require_confirmed(self, answer: object) -> None:
+        options = self._options
+        synced, replicas = cast("list[int]", answer) if options.fsync else (1, cast("int", answer))
+        if replicas < options.replicas:
+            raise NotReplicated(
+                f"done, and on {replicas} of {options.replicas} replicas within "
+                f"{options.timeout / 2:g} s"
+            )
+        if not synced:
+            raise NotReplicated(f"done, and not synced within {options.timeout / 2:g} s")
+
+    def _load(self, node: Node, library: Library) -> None:
+        with node.pool.connection() as connection:
+            words = ("FUNCTION", "LOAD", "REPLACE", library.code)
+            connection.send_packed_command(connection.pack_command(*words))
+            connection.read_response()
+            logger.info("loaded functions kind=%s version=%s", library.kind, library.version)
+
+
+def _is_transient(error: redis.ResponseError) -> bool:
+    text = str(error)
+    return text.startswith(_TRANSIENT_WORDS) or _NON_LOCAL in text
+
+
+def _raise_refusal(error: redis.ResponseError) -> NoReturn:
+    """Raise what an error of the server means."""
+    text = str(error)
+    if text.startswith(_SIGNAL):
+        code, *words = text.removeprefix(_SIGNAL).split(" ")
+        raise Refusal(code, words) from None
+    if isinstance(error, exceptions.OutOfMemoryError):
+        raise StorageFull(f"the server has no memory left: {text}") from error
+    raise StorageError(f"the server refused: {text}") from error
+
+
+def _give_up(problem: Exception, seconds: float) -> NoReturn:
+    if isinstance(problem, StoreUnavailable):
+        raise problem
+    if isinstance(problem, exceptions.AuthenticationError):
+        raise StoreUnavailable(f"the server does not let us in: {problem}") from problem
+    raise StoreUnavailable(f"tried for {seconds:g} s: {problem}") from problem

@@ -1,0 +1,135 @@
+"""Connections to one server: a few, kept and handed round."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from segue.errors import ConnectionsBusy, StoreClosed
+
+IDLE_SECONDS_MAX: Final = 60.0
+"""How long a connection beyond those that are kept may be idle before it is closed."""
+
+
+class Connection(Protocol):
+    """What is used of a connection of redis-py."""
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def pack_command(self, *words: object) -> list[bytes]: ...
+
+    def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
+
+    def read_response(self, *, timeout: float = ...) -> object: ...
+
+
+class Pool:
+    """At most `size` connections; half of them stay open when nobody uses them.
+
+    Whoever asks gets the one used last, else a new one, else waits for `wait_seconds`. Safe from
+    any thread; after a fork the child opens its own.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], *, size: int, wait_seconds: float) -> None:
+        self._connect = connect
+        self._size = size
+        self._kept = max(1, size // 2)
+        self._wait_seconds = wait_seconds
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._idle: deque[tuple[float, Connection]] = deque()
+        self._open = 0
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, in use or not."""
+        return self._open
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Yield a connection; one that an error went through is closed. Raises ConnectionsBusy."""
+        connection = self.take()
+        try:
+            yield connection
+        except BaseException:
+            self.drop(connection)
+            raise
+        self.give_back(connection)
+
+    def take(self, *, wait_seconds: float | None = None) -> Connection:
+        """Return a connection, to be given back or dropped. Raises ConnectionsBusy."""
+        if self._pid != os.getpid():
+            self._begin()  # The sockets are the parent's.
+        patience = self._wait_seconds if wait_seconds is None else wait_seconds
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise StoreClosed("the store is closed")
+                if self._idle:
+                    return self._idle.pop()[1]
+                if self._open < self._size:
+                    self._open += 1
+                    break
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ConnectionsBusy(size=self._size, seconds=patience)
+                self._changed.wait(left)
+        try:
+            connection = self._connect()
+            connection.connect()
+        except BaseException:
+            self._lost_one()
+            raise
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Let others use a connection that is in order."""
+        now = time.monotonic()
+        spare: list[Connection] = []
+        with self._changed:
+            if self._closed or self._pid != os.getpid():
+                spare.append(connection)
+            else:
+                self._idle.append((now, connection))
+                while len(self._idle) > self._kept and now - self._idle[0][0] > IDLE_SECONDS_MAX:
+                    spare.append(self._idle.popleft()[1])
+            self._open -= len(spare)
+            self._changed.notify()
+        for each in spare:
+            each.disconnect()
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection of which nobody knows how it stands."""
+        connection.disconnect()
+        self._lost_one()
+
+    def _lost_one(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify()
+
+    def forget_idle(self) -> None:
+        """Close what is idle: the server behind it may have changed."""
+        with self._changed:
+            idle = [connection for _, connection in self._idle]
+            self._idle.clear()
+            self._open -= len(idle)
+            self._changed.notify_all()
+        for connection in idle:
+            connection.disconnect()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use closes when it is given back."""
+        with self._changed:
+            self._closed = True
+        self.forget_idle()

@@ -1,0 +1,189 @@
+"""A Redis or Valkey server, or a cluster of them, as a store."""
+
+import logging
+import threading
+from types import TracebackType
+from typing import Final, Self, cast
+
+from segue.clock import Clock, Ticks
+from segue.delivery.rules import QueueRules
+from segue.delivery.topic_rules import TopicRules
+from segue.errors import LogNotFound, StoreClosed, UnsupportedFormat, UnsupportedServer
+from segue.log.layout import checked_name
+from segue.log.options import Duration
+from segue.stores.contract import RingMode
+from segue.stores.heartbeat import Heartbeat
+from segue.stores.redis.address import Address
+from segue.stores.redis.calls import Calls
+from segue.stores.redis.keys import FORMAT, Kind, base_key, format_key, names_key
+from segue.stores.redis.lock import RedisLock, lock_exists
+from segue.stores.redis.queue import RedisQueue, queue_exists, remove_queue
+from segue.stores.redis.ring import RedisRing, open_ring, ring_exists
+from segue.stores.redis.servers import servers_of
+from segue.stores.redis.topics.topic import RedisTopic, open_topic, topic_exists
+
+logger = logging.getLogger(__name__)
+
+MAJOR_VERSION_MIN: Final = 7
+"""The first version with functions."""
+
+
+class RedisStore:
+    """Queues, rings, locks and topics on a server. Safe from any thread."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        ticks: Ticks | None = None,
+    ) -> None:
+        self.url = address.url
+        self.address = address
+        self.namespace = address.options.namespace
+        self.heartbeat = Heartbeat()
+        self.calls = Calls(address, servers_of(address), clock=clock, ticks=ticks)
+        self._lock = threading.Lock()
+        self._named: set[tuple[Kind, str]] = set()
+        self._closed = False
+        try:
+            _check_server(self.calls, format_key(self.namespace))
+            _check_store(self.calls, format_key(self.namespace), self.url, create=create)
+        except BaseException:
+            self.calls.servers.close()
+            raise
+
+    # Names ---------------------------------------------------------------------------------
+
+    def base(self, kind: Kind, name: str) -> str:
+        """Return what the keys of a thing begin with. Raises InvalidName, StoreClosed."""
+        self._require_open()
+        return base_key(self.namespace, kind, checked_name(name))
+
+    def register(self, kind: Kind, name: str) -> None:
+        """Note a name before it is used first: whoever lists finds it, and looks if it is there."""
+        if (kind, name) not in self._named:
+            self.calls.command(*self._naming("SADD", kind), name)
+            self._named.add((kind, name))
+
+    def _naming(self, command: str, kind: Kind) -> tuple[str, str, str]:
+        key = names_key(self.namespace, kind)
+        return key, command, key
+
+    def _names(self, kind: Kind) -> list[str]:
+        self._require_open()
+        found = cast("list[bytes]", self.calls.command(*self._naming("SMEMBERS", kind)))
+        return sorted(name.decode() for name in found)
+
+    # Queues --------------------------------------------------------------------------------
+
+    def queue(self, name: str, rules: QueueRules | None = None) -> RedisQueue:
+        """Return the queue called `name`."""
+        queue = RedisQueue(self, name)
+        if rules is not None:
+            queue.configure(rules)
+        return queue
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues there are."""
+        return [name for name in self._names("queue") if queue_exists(self, name)]
+
+    def remove_queue(self, name: str) -> bool:
+        """Delete a queue with all it holds; tell whether it was there."""
+        return remove_queue(self, name)
+
+    # Rings ---------------------------------------------------------------------------------
+
+    def ring(
+        self,
+        name: str,
+        *,
+        capacity: int | None = None,
+        entries_per_segment: int | None = None,
+        mode: RingMode = "open_or_create",
+    ) -> RedisRing:
+        """Return the ring called `name`."""
+        return open_ring(
+            self, name, capacity=capacity, entries_per_segment=entries_per_segment, mode=mode
+        )
+
+    def rings(self) -> list[str]:
+        """Return the names of the rings there are."""
+        return [name for name in self._names("ring") if ring_exists(self, name)]
+
+    # Locks ---------------------------------------------------------------------------------
+
+    def lock(self, name: str, *, ttl: Duration = 30) -> RedisLock:
+        """Return the lock called `name`."""
+        return RedisLock(self, name, ttl)
+
+    def locks(self) -> list[str]:
+        """Return the names of the locks that were ever taken."""
+        return [name for name in self._names("lock") if lock_exists(self, name)]
+
+    # Topics --------------------------------------------------------------------------------
+
+    def topic(
+        self, name: str, *, partitions: int | None = None, rules: TopicRules | None = None
+    ) -> RedisTopic:
+        """Return the topic called `name`."""
+        return open_topic(self, name, partitions=partitions, rules=rules)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics there are."""
+        return [name for name in self._names("topic") if topic_exists(self, name)]
+
+    # Closing -------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.url} is closed")
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is allowed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.heartbeat.close()
+        self.calls.servers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_server(calls: Calls, key: str) -> None:
+    """Raise UnsupportedServer if the server is too old, or would drop keys to make room."""
+    text = cast("bytes", calls.command(key, "INFO", "everything")).decode(errors="replace")
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    # Valkey says under this name which version of Redis it is compatible with.
+    version = facts.get("redis_version", "0")
+    if int(version.partition(".")[0]) < MAJOR_VERSION_MIN:
+        raise UnsupportedServer(f"version {version}; functions came with {MAJOR_VERSION_MIN}.0")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+        raise UnsupportedServer(
+            f"maxmemory-policy {policy} drops messages when memory runs out; "
+            "set it to noeviction, which refuses pushes instead"
+        )
+
+
+def _check_store(calls: Calls, key: str, url: str, *, create: bool) -> None:
+    found = cast("bytes | None", calls.command(key, "GET", key))
+    if found is None:
+        if not create:
+            raise LogNotFound(f"there is no store at {url}")
+        calls.command(key, "SET", key, FORMAT, "NX")
+    elif found != str(FORMAT).encode():
+        raise UnsupportedFormat(
+            f"{url} says format {found.decode(errors='replace')!r}; this Segue knows {FORMAT}"
+        )

