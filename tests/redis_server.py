@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.metadata import files
 from pathlib import Path
@@ -47,6 +47,8 @@ class RedisServer:
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.settings = {"save": "", "appendonly": "no", **(settings or {})}
+        self.arguments: list[str] = []
+        """What stands before the settings: a file of them, for a server that rewrites it."""
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,8 +61,12 @@ class RedisServer:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> "RedisServer":
-        """Start it and wait until it answers."""
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, keep_port: bool = False) -> "RedisServer":
+        """Start it and wait until it answers; if its port was taken meanwhile, on another."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(START_TRIES):
             settings = {
@@ -73,7 +79,7 @@ class RedisServer:
             words = [word for name, value in settings.items() for word in (f"--{name}", value)]
             with (self.directory / f"server-{self.port}.log").open("ab") as output:
                 self._process = subprocess.Popen(
-                    [str(program()), *words],
+                    [str(program()), *self.arguments, *words],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -83,7 +89,8 @@ class RedisServer:
             if self._is_up():
                 return self
             self.kill()
-            self.port = free_port()
+            if not keep_port:
+                self.port = free_port()
         raise RuntimeError(f"no server came up: see {self.directory}")
 
     def _is_up(self) -> bool:
@@ -100,7 +107,28 @@ class RedisServer:
 
     def client(self) -> "redis.Redis":
         """Return a plain client, to look at what is there."""
-        return redis.Redis(host=LOOPBACK, port=self.port)
+        return redis.Redis(
+            host=LOOPBACK, port=self.port, password=self.settings.get("requirepass")
+        )
+
+    def ask(self, *words: str | int) -> object:
+        """Return the answer to one command, as text where it is text."""
+        with self.client() as client:
+            answer: object = client.execute_command(*words)
+            return answer.decode() if isinstance(answer, bytes) else answer
+
+    def facts(self, section: str) -> dict[str, object]:
+        """Return a section of what INFO says."""
+        with self.client() as client:
+            return dict(client.info(section))
+
+    def freeze(self) -> None:
+        """Let it hang: connections stay, and nothing is answered until `thaw`."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -113,6 +141,28 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def restart(self) -> "RedisServer":
+        """Start it again where it was, with what it has kept."""
+        self.kill()
+        return self.start(keep_port=True)
+
+    def __enter__(self) -> "RedisServer":
+        return self if self.is_running else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def eventually(is_true: Callable[[], bool], *, seconds: float = 20.0, what: str = "") -> None:
+    """Return once `is_true` is; servers that do not answer meanwhile do not matter."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(redis.RedisError, OSError):
+            if is_true():
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"not within {seconds:g} s: {what or is_true}")
 
 
 @cache

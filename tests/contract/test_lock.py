@@ -85,7 +85,7 @@ def test_tokens_grow_with_every_acquisition(
     world.clock.advance(seconds=10)
     world.crash(store)
     tokens.append(world.open().lock("leader").acquire(wait=0).token)
-    world.restart()
+    world.restart(leases_last=30)
     tokens.append(world.open().lock("leader").acquire(wait=0).token)
 
     assert tokens[0] > 0
@@ -329,7 +329,7 @@ def test_a_lock_does_not_outlast_the_machine(lock: Lock, world: World) -> None:
     """Ticks start over with the machine, so a deadline from before says nothing."""
     world.clock.advance(seconds=100)
     before = lock.acquire()
-    world.restart()
+    world.restart(leases_last=30)
     after = world.open().lock("leader")
 
     assert after.holder() is None

@@ -339,7 +339,7 @@ def test_a_restart_ends_every_lease(world: World, queue: Queue, clock: ManualClo
     queue.push(b"later", priority=1, delay=1)
     clock.advance(seconds=1)
     stale = queue.lease_many(10, ttl=1_000)
-    world.restart()
+    world.restart(leases_last=1_000)
     reopened = world.open().queue("jobs")
     counts = reopened.count()
     for job in stale:

@@ -399,7 +399,7 @@ def test_groups_are_the_same_for_everybody(store: Store, world: World) -> None:
 
     world.crash(store)
     assert not world.open().queue("jobs").wait(0)
-    world.restart()
+    world.restart(leases_last=30)
     again = world.open().queue("jobs")
     seen = work_off(again)
 

@@ -210,7 +210,7 @@ def test_a_message_is_found_by_everybody(store: Store, other: Store, world: Worl
     found = [other.queue("jobs").look_up(id_) for id_ in ids]
     assert [each and each.state for each in found] == ["leased", "dead", "ready"]
 
-    world.restart()
+    world.restart(leases_last=30)
     found = [world.open().queue("jobs").look_up(id_) for id_ in ids]
     assert [each and each.state for each in found] == ["ready", "dead", "ready"]
     assert found[0] is not None

@@ -103,7 +103,7 @@ def test_the_rate_outlives_a_process_and_not_the_machine(store: Store, world: Wo
     world.crash(store)
     assert not world.open().queue("jobs").wait(0)
 
-    world.restart()
+    world.restart(leases_last=100)
     again = world.open().queue("jobs")
     assert again.wait(0)
     assert len(again.lease_many(3)) == 1

@@ -250,7 +250,7 @@ def test_a_lock_does_not_outlast_the_machine(ring: Ring, world: World) -> None:
     """Ticks start over with the machine, so a deadline from before says nothing."""
     world.clock.advance(seconds=100)
     ring.transaction("before", ttl=3_600)
-    world.restart()
+    world.restart(leases_last=3_600)
     after = world.open().ring("bus")
 
     assert after.info().locked_by is None
@@ -265,7 +265,7 @@ def test_tokens_grow_with_every_commit_and_lock(ring: Ring, there: Ring, world: 
     there.dequeue()
     tokens.append(ring.info().token)
     tokens += [there.transaction(ttl=0.001).token]
-    world.restart()
+    world.restart(leases_last=1)
     tokens += [world.open().ring("bus").transaction().token]
 
     assert tokens == sorted(set(tokens))

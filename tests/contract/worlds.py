@@ -36,8 +36,11 @@ class World(Protocol):
     def crash(self, store: Store) -> None:
         """Drop a handle as kill -9 drops a process: nothing is closed, released or finished."""
 
-    def restart(self) -> None:
-        """Crash every handle and start the machine anew; the ticks begin again at zero."""
+    def restart(self, *, leases_last: float = 0) -> None:
+        """Crash every handle and start the machine anew; no lease or rate from before counts.
+
+        A store elsewhere does not learn of it: there `leases_last` seconds pass first.
+        """
 
     def end(self) -> None:
         """Close what is open and check that what is left is intact."""
@@ -95,8 +98,11 @@ class FileWorld:
                 log._horizon.catalog.close()  # What was only read, so that files do not add up.
                 _open_logs.discard(log)
 
-    def restart(self) -> None:
-        """Crash every handle; keep what was written, as if all of it had reached the device."""
+    def restart(self, *, leases_last: float = 0) -> None:
+        """Crash every handle; keep what was written, as if all of it had reached the device.
+
+        The ticks begin again at zero.
+        """
         for store in self._stores:
             self.crash(store)
         self._boot = next(_boots)
@@ -138,10 +144,11 @@ class RedisWorld:
         store.heartbeat.close()
         store.calls.servers.close()
 
-    def restart(self) -> None:
+    def restart(self, *, leases_last: float = 0) -> None:
         """Crash every handle. The server, elsewhere, goes on as it was."""
         for store in self._stores:
             self.crash(store)
+        self.clock.advance(seconds=leases_last)
 
     def end(self) -> None:
         """Close every handle and remove what is left."""

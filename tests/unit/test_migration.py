@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segue.errors import InvalidArgument
-from segue.stores.file.state import item_of
+from segue.stores.state import item_of
 from segue.stores.migration import (
     Mismatch,
     UnknownState,

@@ -1,8 +1,25 @@
 """Steps on a ring that have not happened yet, pure."""
 
-from segue.delivery.ring import RingState
+from typing import Protocol
+
 from segue.delivery.ring_events import Commit, Taken
 from segue.errors import InvalidArgument, RingFull
+
+
+class Standing(Protocol):
+    """How a ring stands, as far as steps on it need to know."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def tail(self) -> int: ...
+
+    def heads(self) -> dict[str, int]:
+        """Return where each group stands, overwritten entries behind it."""
+
+    def group_id(self, name: str) -> int | None:
+        """Return what tells this group from others of its name, or None if there is none."""
 
 
 class Draft:
@@ -11,7 +28,7 @@ class Draft:
     Who kept the lock finds nothing changed by then but groups, which come and go without it.
     """
 
-    def __init__(self, state: RingState, *, name: str) -> None:
+    def __init__(self, state: Standing, *, name: str) -> None:
         self._name = name
         self._capacity = state.capacity
         self._heads = state.heads()
@@ -75,7 +92,7 @@ class Draft:
         self._heads[group] = stop
         self._taken[group] = Taken(group=group, id=self._ids[group] or 0, start=start, stop=stop)
 
-    def conflict(self, state: RingState) -> str | None:
+    def conflict(self, state: Standing) -> str | None:
         """Return what keeps the same steps from having the same results now, if anything."""
         again = Draft(state, name=self._name)
         if again.tail != self._first_new:

@@ -11,6 +11,7 @@ from segue.errors import InvalidArgument, LeaseLost
 from segue.log.options import Duration
 from segue.stores.contract import Outcome, Receipt
 from segue.stores.heartbeat import Heartbeat, Pulse
+from segue.stores.message_ids import message_id
 
 
 class Holder(Protocol):
@@ -257,11 +258,3 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.receipt} attempt={self.attempt}>"
-
-
-def message_id(lane: int, offset: int) -> MessageId:
-    """Return the id of the message pushed to `lane` at `offset`."""
-    return MessageId(f"{lane}-{offset}" if lane < _ASIDE else f"later-{offset}")
-
-
-_ASIDE = 0xFFFF_FFFF

@@ -77,7 +77,9 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
             raise InvalidArgument(f"{url!r} names no directory")
     elif "://" in text:
         scheme = text.partition("://")[0]
-        raise InvalidArgument(f"no store speaks {scheme}://; give a path, file://<path> or redis://<host>")
+        raise InvalidArgument(
+            f"no store speaks {scheme}://; give a path, file://<path> or redis://<host>"
+        )
     return Path(text)
 
 

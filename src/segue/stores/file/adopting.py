@@ -15,7 +15,7 @@ from segue.delivery.message import Key, Prefix, pack_message, unpack_prefix
 from segue.errors import InvalidArgument, QueueFull, RecordTooLarge
 from segue.log import Log
 from segue.log.staging import Batch, read_staged
-from segue.stores.file.deduplication import (
+from segue.stores.deduplication import (
     ADOPTION_REMEMBERED_US,
     adoption_digest,
     digest_of,

@@ -11,7 +11,8 @@ from segue.errors import InvalidArgument
 from segue.log.record import Record
 from segue.stores.contract import MessageState, MessageStatus
 from segue.stores.file.lanes import UNREADABLE
-from segue.stores.file.letters import DeadLetters, key_of
+from segue.stores.file.letters import FileDeadLetters
+from segue.stores.message_ids import key_of
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
@@ -22,13 +23,13 @@ STATES: Final = get_args(MessageState)
 class Browsing:
     """Finds the messages of one queue. Safe from any thread."""
 
-    def __init__(self, core: "QueueCore", letters: DeadLetters) -> None:
+    def __init__(self, core: "QueueCore", letters: FileDeadLetters) -> None:
         self._core = core
         self._letters = letters
 
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands. Raises InvalidArgument."""
-        key = _key(message_id)
+        key = key_of(message_id)
         core = self._core
         with core.turn():
             found = core.ledger.find(key)
@@ -43,7 +44,7 @@ class Browsing:
         """Return messages in the order of their ids, the dead last. Raises InvalidArgument."""
         if state is not None and state not in STATES:
             raise InvalidArgument(f"state must be one of {', '.join(STATES)}: {state!r}")
-        start = None if after is None else _key(after)
+        start = None if after is None else key_of(after)
         found: list[MessageStatus] = []
         behind = None if start is None else self._among_dead(start, state)
         if behind is not None:
@@ -136,13 +137,6 @@ class Browsing:
             return self._core.record_of(key)
         except UNREADABLE:
             return None  # Whoever delivers next deals with it.
-
-
-def _key(message_id: MessageId) -> Key:
-    given: object = message_id
-    if not isinstance(given, str):
-        raise InvalidArgument(f"{message_id!r} is no message id")
-    return key_of(given)
 
 
 def _state_of(found: Grant | Rest | None) -> MessageState:

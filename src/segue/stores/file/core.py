@@ -37,7 +37,7 @@ from segue.errors import (
 from segue.log.live import PUBLISHED, WRITTEN
 from segue.log.record import Record
 from segue.log.wake import Waiter
-from segue.stores.file.deduplication import (
+from segue.stores.deduplication import (
     ADOPTION_REMEMBERED_US,
     adoption_digest,
     digest_of,
@@ -48,7 +48,7 @@ from segue.stores.file.lanes import Lane, Lanes
 from segue.stores.file.place import Place
 from segue.stores.file.settling import Settling
 from segue.stores.file.upkeep import Deletion, Upkeep
-from segue.stores.job import message_id
+from segue.stores.message_ids import message_id
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from segue.log.live import PUBLISHED
 from segue.log.options import Duration
 from segue.log.record import Record
 from segue.stores.arguments import duration_us
-from segue.stores.file.deduplication import digest_of
+from segue.stores.deduplication import digest_of
 from segue.stores.file.journal import EPOCH_SHIFT
 from segue.stores.file.lanes import UNREADABLE, is_damage
 from segue.stores.job import Holder, Job

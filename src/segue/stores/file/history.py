@@ -20,7 +20,7 @@ from segue.errors import InvalidArgument
 from segue.log import Log
 from segue.log.record import Record
 from segue.stores.file.pushing import Letter, Pusher
-from segue.stores.job import message_id
+from segue.stores.message_ids import message_id
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

@@ -11,8 +11,8 @@ from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.stores.contract import Counts, LeaseInfo, QueueStats
 from segue.stores.file.delivering import group_of, is_over
-from segue.stores.file.state import Waiting, state_of
-from segue.stores.job import message_id
+from segue.stores.message_ids import message_id
+from segue.stores.state import Waiting, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

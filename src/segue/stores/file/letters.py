@@ -1,32 +1,21 @@
-"""Dead letters of a queue: looking at them, bringing them back, dropping them."""
+"""Dead letters of a queue in a directory."""
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from segue.delivery import events
-from segue.delivery.events import ASIDE
-from segue.delivery.message import DeadLetter, Key, Message, unpack_prefix
-from segue.errors import Damage, InvalidArgument, OffsetOutOfRange, RecordRemoved
+from segue.delivery.message import DeadLetter, Message, unpack_prefix
+from segue.errors import Damage, OffsetOutOfRange, RecordRemoved
 from segue.log.record import Record
-from segue.stores.contract import RedriveReport
-from segue.stores.job import message_id
+from segue.stores.letters import DeadLetters
+from segue.stores.message_ids import key_of, message_id
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
 
-BATCH: Final = 100
-"""How many dead letters are dealt with in one turn."""
-RATE_STEP_SECONDS: Final = 0.1
-DIGITS_MAX: Final = 20
 
-Where = Callable[[DeadLetter], bool]
-
-
-class DeadLetters:
+class FileDeadLetters(DeadLetters):
     """The dead letters of one queue. Safe from any thread."""
 
     def __init__(self, core: "QueueCore") -> None:
@@ -47,39 +36,12 @@ class DeadLetters:
                 except (Damage, OffsetOutOfRange, RecordRemoved):
                     continue  # Damaged, or dropped by somebody since we looked.
 
-    def chosen(self, where: Where | None, limit: int | None) -> Iterator[DeadLetter]:
-        """Yield those that `where` says yes to, up to `limit`."""
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidArgument(f"limit must be a whole number: {limit!r}")
-        return islice((letter for letter in self if where is None or where(letter)), limit)
-
-    def redrive(
-        self, where: Where | None, limit: int | None, rate: float | None, *, dry_run: bool
-    ) -> RedriveReport:
-        """Bring letters back to the front of their priority."""
-        given: object = rate
-        if given is not None and (
-            isinstance(given, bool)
-            or not isinstance(given, int | float)
-            or not 0 < given < math.inf
-        ):
-            raise InvalidArgument(f"rate must be a positive number a second: {rate!r}")
-        matched = redriven = 0
-        step = BATCH if rate is None else max(1, min(BATCH, int(rate * RATE_STEP_SECONDS)))
-        letters = self.chosen(where, limit)
-        while batch := list(islice(letters, step)):
-            if rate is not None and matched and not dry_run:
-                time.sleep(len(batch) / rate)
-            matched += len(batch)
-            if not dry_run:
-                redriven += self._revive(batch)
-        return RedriveReport(matched=matched, redriven=redriven, dry_run=dry_run)
-
-    def _revive(self, batch: list[DeadLetter]) -> int:
+    def revive(self, letters: list[DeadLetter]) -> int:
+        """Bring letters back in one turn, those that are still there; return how many."""
         core = self._core
         revived = 0
         with core.turn():
-            for letter in batch:
+            for letter in letters:
                 if letter.number in core.ledger.dead:
                     lane, offset = key_of(letter.message.id)
                     core.journal.write(
@@ -94,24 +56,20 @@ class DeadLetters:
                     revived += 1
         return revived
 
-    def discard(self, where: Where | None, limit: int | None) -> int:
-        """Drop letters for good and return how many."""
+    def drop(self, letters: list[DeadLetter]) -> int:
+        """Drop letters for good in one turn, those that are still there; return how many."""
         core = self._core
-        if where is None and limit is None:
-            return self._discard_all()
-        discarded = 0
-        letters = self.chosen(where, limit)
-        while batch := list(islice(letters, BATCH)):
-            with core.turn():
-                for letter in batch:
-                    if letter.number in core.ledger.dead:
-                        core.journal.write(events.Discarded(letter.number, 1))
-                        discarded += 1
-                core.upkeep.is_due = True
-        return discarded
+        dropped = 0
+        with core.turn():
+            for letter in letters:
+                if letter.number in core.ledger.dead:
+                    core.journal.write(events.Discarded(letter.number, 1))
+                    dropped += 1
+            core.upkeep.is_due = True
+        return dropped
 
-    def _discard_all(self) -> int:
-        """Drop every letter, also those that cannot be read."""
+    def drop_all(self) -> int:
+        """Drop every letter, also those that cannot be read; return how many."""
         core = self._core
         with core.turn():
             count = len(core.ledger.dead)
@@ -119,23 +77,6 @@ class DeadLetters:
                 core.journal.write(events.Discarded(start, stop - start))
             core.upkeep.is_due = True
         return count
-
-
-def is_number(text: str) -> bool:
-    """Tell whether `text` is a whole number that fits in 64 bits."""
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
-
-
-def key_of(message: str) -> Key:
-    """Return where the message with that id was pushed to. Raises InvalidArgument."""
-    lane, _, offset = message.rpartition("-")
-    if lane == "later":
-        lane = str(ASIDE)
-    elif lane == str(ASIDE):
-        lane = ""
-    if is_number(lane) and is_number(offset):
-        return Key(int(lane), int(offset))
-    raise InvalidArgument(f"{message!r} is no message id")
 
 
 def _letter(record: Record) -> DeadLetter:

@@ -5,8 +5,6 @@ takes back could be given twice.
 """
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,24 +22,22 @@ from segue.delivery.lock import (
     encode_event,
 )
 from segue.errors import (
-    InvalidArgument,
     LockBusy,
     LockLost,
     LogNotFound,
     OffsetTrimmed,
-    SegueError,
     StorageError,
     StoreClosed,
 )
 from segue.log import Log
 from segue.log.options import Duration
 from segue.stores.file.place import Place
-from segue.stores.file.turns import Follower, Patience, Turn, ttl_from, turn_on, wait_for
-from segue.stores.heartbeat import Heartbeat, Pulse
+from segue.stores.file.turns import Follower, Patience, Turn, turn_on, wait_for
+from segue.stores.heartbeat import Heartbeat
+from segue.stores.lock_blocks import Blocks, checked_owner, ttl_from
 
 logger = logging.getLogger(__name__)
 
-OWNER_CHARACTERS_MAX: Final = 200
 SEGMENT_BYTES: Final = 256 * 1024
 LOOKS_MAX: Final = 8
 """How often a look starts over because others trim what it is about to read."""
@@ -250,14 +246,13 @@ class FileLock:
         """Raises InvalidArgument."""
         self.name = core.name
         self._core = core
-        self._heartbeat = heartbeat
         self._ttl_us = ttl_from(ttl)
-        self._holds = _Holds()
+        self._blocks: Blocks[FileHeldLock] = Blocks(core.name, heartbeat, ttl_us=self._ttl_us)
 
     def acquire(self, *, wait: Duration | None = None, owner: str | None = None) -> "FileHeldLock":
         """Take the lock, waiting for it. Raises LockBusy after `wait`."""
         patience = Patience(wait)
-        named = _checked_owner(owner)
+        named = checked_owner(owner)
         token = self._core.acquire(ttl_us=self._ttl_us, patience=patience, owner=named)
         return FileHeldLock(self._core, token=token, ttl_us=self._ttl_us)
 
@@ -266,10 +261,7 @@ class FileLock:
         return self._core.holder()
 
     def __enter__(self) -> "FileHeldLock":
-        held = self.acquire()
-        pulse = self._heartbeat.start(held.renew, self._ttl_us / 1_000_000)
-        self._holds.stack.append((held, pulse))
-        return held
+        return self._blocks.enter(self.acquire)
 
     def __exit__(
         self,
@@ -278,14 +270,7 @@ class FileLock:
         trace: TracebackType | None,
     ) -> None:
         """Release. Raises LockLost if it was lost meanwhile, unless another error is under way."""
-        held, pulse = self._holds.stack.pop()
-        pulse.stop()
-        try:
-            held.release()
-        except SegueError as lost:
-            if error is None:
-                raise
-            logger.warning("lock %s: not released reason=%s", self.name, lost)
+        self._blocks.leave(error)
 
 
 class FileHeldLock:
@@ -309,26 +294,3 @@ class FileHeldLock:
     def release(self) -> None:
         """Let go. Raises LockLost if it was not ours any more."""
         self._core.release(self.token)
-
-
-class _Holds(threading.local):
-    """What the `with` blocks of each thread hold, innermost last."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[FileHeldLock, Pulse]] = []
-
-
-def _checked_owner(owner: str | None) -> str:
-    if owner is None:
-        name = f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
-        return name[:OWNER_CHARACTERS_MAX]
-    text: object = owner  # Callers without a type checker hand in anything.
-    if (
-        not isinstance(text, str)
-        or not 0 < len(text) <= OWNER_CHARACTERS_MAX
-        or not text.isprintable()
-    ):
-        raise InvalidArgument(
-            f"an owner is printable text of 1 to {OWNER_CHARACTERS_MAX} characters: {text!r}"
-        )
-    return text

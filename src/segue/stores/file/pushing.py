@@ -23,8 +23,8 @@ from segue.log.options import Duration
 from segue.log.payloads import checked_payload
 from segue.stores.arguments import duration_us
 from segue.stores.contract import Item
-from segue.stores.file.deduplication import digest_of
-from segue.stores.job import message_id
+from segue.stores.deduplication import digest_of
+from segue.stores.message_ids import message_id
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Event
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from segue.delivery.events import ASIDE, OWNER_BYTES_MAX, Cause, Purged
+from segue.delivery.events import ASIDE, Purged
 from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
 from segue.errors import InvalidArgument, LogClosed, QueueEmpty, QueueLocked
 from segue.log.live import OWN, PUBLISHED
 from segue.log.options import Duration
-from segue.stores.arguments import duration_us
+from segue.stores.arguments import cause_of, check_message_count, duration_us, owner_bytes
 from segue.stores.consumer import Consumer
 from segue.stores.contract import (
     Counts,
@@ -29,17 +29,14 @@ from segue.stores.file.browsing import Browsing
 from segue.stores.file.core import QueueCore
 from segue.stores.file.history import History
 from segue.stores.file.inspection import Inspection
-from segue.stores.file.letters import DeadLetters, Where, is_number, key_of
+from segue.stores.file.letters import FileDeadLetters
 from segue.stores.file.pushing import Pusher
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.job import Job
-
-COUNT_MAX: Final = 10_000
-"""How many messages one call delivers at most."""
+from segue.stores.letters import Where
+from segue.stores.message_ids import lease_of
 
 T = TypeVar("T")
-
-_CAUSES = {"release": Cause.RELEASED, "fail": Cause.FAILED, "dead": Cause.DEAD}
 
 
 class FileQueue:
@@ -50,7 +47,7 @@ class FileQueue:
         self.heartbeat = heartbeat
         self._core = core
         self._pusher = Pusher(core)
-        self._letters = DeadLetters(core)
+        self._letters = FileDeadLetters(core)
         self._inspection = Inspection(core)
         self._browsing = Browsing(core, self._letters)
         self._history = History(core, self._pusher)
@@ -131,7 +128,7 @@ class FileQueue:
 
     def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
         """Take up to `count` messages for good."""
-        _check_count(count)
+        check_message_count(count)
         core = self._core
         messages = self._deliver(core.delivery.pop, wait, count)
         if messages and core.place.sync == "always":
@@ -160,9 +157,9 @@ class FileQueue:
         owner: str | None = None,
     ) -> list[Job]:
         """Take up to `count` messages, each to be settled on its own."""
-        _check_count(count)
+        check_message_count(count)
         core = self._core
-        holder = core.owner if owner is None else _owner(owner)
+        holder = core.owner if owner is None else owner_bytes(owner)
 
         return self._deliver(core.delivery.lease, wait, count, ttl, holder, self)
 
@@ -259,11 +256,7 @@ class FileQueue:
         reason: str = "",
     ) -> None:
         """Give a message back. Raises LeaseLost."""
-        cause = _CAUSES.get(outcome)
-        if cause is None:
-            raise InvalidArgument(f"outcome must be one of {', '.join(_CAUSES)}: {outcome!r}")
-        if not isinstance(reason, str):
-            raise InvalidArgument(f"reason must be text: {reason!r}")
+        cause = cause_of(outcome, reason)
         delay_us = duration_us(delay, name="delay")
         lease = self._lease_of(job)
         with self._core.turn():
@@ -289,18 +282,13 @@ class FileQueue:
             if job.holder is not self and job.holder.name != self.name:
                 raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
             return job.lane, job.offset, job.token
-        if isinstance(job, str):
-            message, _, token = job.rpartition("/")
-            if is_number(token):
-                key = key_of(message)
-                return key.lane, key.offset, int(token)
-        raise InvalidArgument(f"{job!r} is neither a job nor a receipt such as 0-17/42")
+        return lease_of(job)
 
     # Looking -------------------------------------------------------------------------------
 
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that would be delivered next."""
-        _check_count(count)
+        check_message_count(count)
         return self._inspection.peek(count)
 
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
@@ -315,7 +303,7 @@ class FileQueue:
         after: MessageId | None = None,
     ) -> list[MessageStatus]:
         """Return messages that are not settled, in the order of their ids, the dead last."""
-        _check_count(limit, name="limit")
+        check_message_count(limit, name="limit")
         return self._browsing.page(state, limit, after)
 
     def count(self) -> Counts:
@@ -392,18 +380,3 @@ class FileQueue:
     ) -> int:
         """Push what `history` yields once more; return how many."""
         return self._history.replay(priority, start, stop)
-
-
-def _check_count(count: int, *, name: str = "count") -> None:
-    if type(count) is not int or not 1 <= count <= COUNT_MAX:
-        raise InvalidArgument(f"{name} must be a whole number from 1 to {COUNT_MAX}: {count!r}")
-
-
-def _owner(owner: str) -> bytes:
-    given: object = owner
-    name = given.encode(errors="surrogatepass") if isinstance(given, str) else b""
-    if not isinstance(given, str) or not given.isprintable() or len(name) > OWNER_BYTES_MAX:
-        raise InvalidArgument(
-            f"owner must be printable text of at most {OWNER_BYTES_MAX} bytes: {owner!r}"
-        )
-    return name

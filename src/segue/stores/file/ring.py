@@ -1,47 +1,36 @@
 """The ring: what its callers see."""
 
-import logging
 import secrets
 from collections.abc import Callable
-from types import MappingProxyType, TracebackType
-from typing import Final, Literal, Self, TypeVar
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
-from segue.delivery.message import Body, body_from
+from segue.delivery.message import Body
 from segue.delivery.ring import DEFAULT_GROUP, RingState
 from segue.delivery.ring_draft import Draft
 from segue.delivery.ring_events import (
-    Committed,
     GroupAdded,
     GroupRemoved,
     Locked,
     Unlocked,
     encode_event,
 )
-from segue.errors import (
-    BatchTooLarge,
-    InvalidArgument,
-    OffsetTrimmed,
-    RecordTooLarge,
-    SegueError,
-    TransactionAborted,
-)
-from segue.log.layout import checked_name
+from segue.errors import InvalidArgument, OffsetTrimmed
 from segue.log.options import Duration
 from segue.stores.contract import Entry, RingInfo, TransactionOutcome
-from segue.stores.file.ring_core import (
-    TRANSACTION_BYTES_MAX,
-    TRANSACTION_ENTRIES_MAX,
-    RingCore,
+from segue.stores.drafted import DraftedTransaction
+from segue.stores.file.ring_core import RingCore
+from segue.stores.file.turns import Patience, Turn
+from segue.stores.lock_blocks import ttl_from
+from segue.stores.ring_arguments import (
+    GROUPS_MAX,
+    TTL_SECONDS_DEFAULT,
+    WAIT_SECONDS_DEFAULT,
+    checked_body,
+    checked_group,
+    checked_txn_id,
+    outcome_from,
 )
-from segue.stores.file.turns import Patience, Turn, ttl_from
-
-logger = logging.getLogger(__name__)
-
-TXN_ID_CHARACTERS_MAX: Final = 200
-GROUPS_MAX: Final = 100
-WAIT_SECONDS_DEFAULT: Final = 0.3
-"""The ancestor's three tries, 100 ms apart."""
-TTL_SECONDS_DEFAULT: Final = 0.2
 
 _T = TypeVar("_T")
 
@@ -64,8 +53,8 @@ class FileRing:
         wait: Duration | None = WAIT_SECONDS_DEFAULT,
     ) -> int:
         """Add an entry and return its offset. Raises RingFull, LockBusy."""
-        data = _checked_body(body)
-        owner = _checked_txn_id(txn_id)
+        data = checked_body(body)
+        owner = checked_txn_id(txn_id)
 
         def add(turn: Turn, draft: Draft, token: int) -> int:
             offset = draft.enqueue(data, overwrite_if_full=overwrite_if_full)
@@ -82,7 +71,7 @@ class FileRing:
         wait: Duration | None = WAIT_SECONDS_DEFAULT,
     ) -> Entry | None:
         """Take the group's head entry, or None if there is none. Raises LockBusy."""
-        owner = _checked_txn_id(txn_id)
+        owner = checked_txn_id(txn_id)
 
         def take(turn: Turn, draft: Draft, token: int) -> Entry | None:
             entry = self._core.take(draft, group)
@@ -119,7 +108,7 @@ class FileRing:
         """Take the ring's lock for `ttl` and return the steps to be made. Raises LockBusy."""
         core = self._core
         ttl_us = ttl_from(ttl)
-        owner = _checked_txn_id(txn_id) or secrets.token_hex(8)
+        owner = checked_txn_id(txn_id) or secrets.token_hex(8)
 
         def lock(turn: Turn, draft: Draft, token: int) -> FileTransaction:
             now_us = core.place.ticks()
@@ -167,16 +156,16 @@ class FileRing:
         """Return what a recent transaction committed, or None if it is not known to have."""
         if txn_id is None:
             raise InvalidArgument("which transaction?")
-        owner = _checked_txn_id(txn_id)
+        owner = checked_txn_id(txn_id)
         with self._core.seeing() as state:
             committed = state.outcome(owner)
-        return None if committed is None else _outcome_from(committed)
+        return None if committed is None else outcome_from(committed)
 
     # Groups --------------------------------------------------------------------------------
 
     def add_group(self, group: str, *, start: Literal["head", "tail"] = "head") -> None:
         """Let another group of consumers read on its own; one that is there stays as it is."""
-        name = _checked_group(group)
+        name = checked_group(group)
         if start not in {"head", "tail"}:
             raise InvalidArgument(f"start must be head or tail: {start!r}")
         core = self._core
@@ -195,7 +184,7 @@ class FileRing:
 
     def remove_group(self, group: str) -> bool:
         """Forget a group, so that it holds nothing back; tell whether it was there."""
-        name = _checked_group(group)
+        name = checked_group(group)
         if name == DEFAULT_GROUP:
             raise InvalidArgument(f"group {DEFAULT_GROUP} is always there")
         core = self._core
@@ -209,32 +198,12 @@ class FileRing:
         return True
 
 
-class FileTransaction:
+class FileTransaction(DraftedTransaction):
     """Several steps on a ring as one. For one thread at a time."""
 
     def __init__(self, core: RingCore, draft: Draft, *, txn_id: str, token: int) -> None:
+        super().__init__(core.name, draft, txn_id=txn_id, token=token)
         self._core = core
-        self._draft = draft
-        self._state: Literal["open", "committed", "aborted"] = "open"
-        self._bytes = 0
-        self.txn_id = txn_id
-        self.token = token
-
-    def enqueue(self, body: Body, *, overwrite_if_full: bool = False) -> int:
-        """Add an entry and return the offset it will have.
-
-        Raises RingFull, TransactionAborted if the lock is known to be lost, and BatchTooLarge
-        beyond what one commit can hold.
-        """
-        data = _checked_body(body)
-        if len(self._draft.bodies) >= TRANSACTION_ENTRIES_MAX:
-            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_ENTRIES_MAX} entries")
-        if self._bytes + len(data) > TRANSACTION_BYTES_MAX:
-            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_BYTES_MAX} bytes")
-        self._require_lock()
-        offset = self._draft.enqueue(data, overwrite_if_full=overwrite_if_full)
-        self._bytes += len(data)
-        return offset
 
     def dequeue(self, *, group: str = DEFAULT_GROUP) -> Entry | None:
         """Take the group's head entry, or None if there is none. Raises TransactionAborted."""
@@ -276,87 +245,12 @@ class FileTransaction:
         with self._core.seeing() as state:
             self._check_lock(state)
 
-    def _require_unfinished(self) -> None:
-        if self._state == "committed":
-            raise InvalidArgument(f"transaction {self.txn_id} is committed already")
-        if self._state == "aborted":
-            raise self._aborted("it was ended before")
-
     def _check_lock(self, state: RingState) -> None:
         """Raise TransactionAborted if others have taken over; expiry alone does no harm."""
         if not _holds(state, self.token):
             raise self._aborted("its lock expired and was broken")
 
-    def _aborted(self, reason: str) -> TransactionAborted:
-        return TransactionAborted(ring=self._core.name, txn_id=self.txn_id, reason=reason)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._state != "open":
-            return
-        if kind is not None:
-            self._abort_quietly()
-            return
-        try:
-            self.commit()
-        except BaseException:
-            self._abort_quietly()
-            raise
-
-    def _abort_quietly(self) -> None:
-        """Let go if that can be done: another error is on its way, and the lock expires anyway."""
-        try:
-            self.abort()
-        except SegueError as error:
-            logger.warning("transaction %s keeps its lock reason=%s", self.txn_id, error)
-
 
 def _holds(state: RingState, token: int) -> bool:
     lock = state.lock()
     return lock is not None and lock.token == token
-
-
-def _outcome_from(committed: Committed) -> TransactionOutcome:
-    commit, first = committed.commit, committed.first_offset
-    return TransactionOutcome(
-        txn_id=commit.txn_id,
-        token=commit.token,
-        enqueued=range(first, first + commit.count),
-        dequeued=MappingProxyType(
-            {taken.group: range(taken.start, taken.stop) for taken in commit.taken}
-        ),
-    )
-
-
-def _checked_body(body: Body) -> bytes:
-    data = body_from(body)
-    if len(data) > TRANSACTION_BYTES_MAX:
-        raise RecordTooLarge(size_bytes=len(data), size_bytes_max=TRANSACTION_BYTES_MAX)
-    return data
-
-
-def _checked_txn_id(txn_id: str | int | None) -> str:
-    """Return a transaction id as text, "" for none. Raises InvalidArgument."""
-    if txn_id is None:
-        return ""
-    if isinstance(txn_id, bool) or not isinstance(txn_id, str | int):
-        raise InvalidArgument(f"a transaction id is text or a whole number: {txn_id!r}")
-    text = str(txn_id)
-    if not 0 < len(text) <= TXN_ID_CHARACTERS_MAX:
-        raise InvalidArgument(
-            f"a transaction id has 1 to {TXN_ID_CHARACTERS_MAX} characters: {text[:40]!r}"
-        )
-    return text
-
-
-def _checked_group(group: str) -> str:
-    if not isinstance(group, str):
-        raise InvalidArgument(f"a group is named by text: {group!r}")
-    return checked_name(group)

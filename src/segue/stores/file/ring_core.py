@@ -39,17 +39,13 @@ from segue.errors import (
 )
 from segue.log import Log
 from segue.log.cursor import Cursor
-from segue.log.layout import SEGMENT_BYTES_DEFAULT, Offset
+from segue.log.layout import Offset
 from segue.stores.contract import Entry
 from segue.stores.file.place import Place
 from segue.stores.file.turns import Follower, Patience, Turn, turn_on, wait_for
 
 logger = logging.getLogger(__name__)
 
-TRANSACTION_ENTRIES_MAX: Final = 10_000
-"""A commit is one batch, and a batch fits in a segment."""
-TRANSACTION_BYTES_MAX: Final = SEGMENT_BYTES_DEFAULT - 64 * 1024
-"""What the bodies of one transaction may take up, with room for what stands before them."""
 LOOKS_MAX: Final = 8
 """How often a look starts over because others trim what it is about to read."""
 

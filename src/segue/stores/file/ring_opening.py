@@ -4,19 +4,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from segue.delivery.ring import RingShape, RingState, check_shape, new_shape
+from segue.delivery.ring import RingShape, RingState, new_shape
 from segue.delivery.ring_events import Created, decode_event, encode_event
-from segue.errors import CorruptSegment, InvalidArgument, LogNotFound, RingExists, RingNotFound
+from segue.errors import CorruptSegment, LogNotFound, RingNotFound
 from segue.log import Log
 from segue.log.layout import PAGE_BYTES, SEGMENT_BYTES_DEFAULT, SLOT_BYTES
 from segue.stores.contract import RingMode
 from segue.stores.file.place import Place
-from segue.stores.file.ring_core import TRANSACTION_ENTRIES_MAX, RingCore
+from segue.stores.file.ring_core import RingCore
 from segue.stores.file.turns import Follower, turn_on
+from segue.stores.ring_arguments import TRANSACTION_ENTRIES_MAX, check_request, require_shape
 
 LEDGER: Final = "ledger"
 ENTRIES: Final = "entries"
-MODES: Final = ("open_or_create", "create", "open")
 
 
 def open_ring(
@@ -51,27 +51,6 @@ def open_ring(
         core.note_boot()
         undo.pop_all()
     return core
-
-
-def check_request(capacity: int | None, entries_per_segment: int | None, mode: RingMode) -> None:
-    """Raise InvalidArgument for what no ring can be asked for."""
-    if mode not in MODES:
-        raise InvalidArgument(f"mode must be one of {', '.join(MODES)}: {mode!r}")
-    check_shape(capacity, entries_per_segment)
-
-
-def require_shape(
-    name: str,
-    shape: RingShape,
-    *,
-    capacity: int | None,
-    entries_per_segment: int | None,
-    mode: RingMode,
-) -> None:
-    """Raise RingExists or InvalidArgument if the ring there is is not the one asked for."""
-    if mode == "create":
-        raise RingExists(name=name)
-    shape.require(capacity, entries_per_segment)
 
 
 def _established(

@@ -30,7 +30,7 @@ from segue.errors import LeaseLost
 from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.stores.file.lanes import UNREADABLE
-from segue.stores.job import message_id
+from segue.stores.message_ids import message_id
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

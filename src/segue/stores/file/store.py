@@ -23,15 +23,11 @@ from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.ring import FileRing
 from segue.stores.file.ring_core import RingCore
-from segue.stores.file.ring_opening import (
-    check_request,
-    open_ring,
-    require_shape,
-    ring_exists,
-)
+from segue.stores.file.ring_opening import open_ring, ring_exists
 from segue.stores.file.topics.core import TopicCore, exists
 from segue.stores.file.topics.topic import FileTopic
 from segue.stores.heartbeat import Heartbeat
+from segue.stores.ring_arguments import check_request, require_shape
 
 logger = logging.getLogger(__name__)
 

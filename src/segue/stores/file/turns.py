@@ -15,8 +15,6 @@ from segue.log.record import Record
 
 FETCH_RECORDS: Final = 32
 """How many records are in memory at once while a log is followed; they may be large."""
-TTL_SECONDS_MIN: Final = 0.001
-TTL_SECONDS_MAX: Final = 7 * 86_400.0
 
 
 class Turn:
@@ -131,13 +129,3 @@ def wait_for(
     finally:
         waiter.close()
     return True
-
-
-def ttl_from(ttl: Duration) -> int:
-    """Return a time to live as microseconds. Raises InvalidArgument."""
-    ttl_us = microseconds_from(ttl, name="ttl")
-    if ttl_us is None or not TTL_SECONDS_MIN <= ttl_us / 1_000_000 <= TTL_SECONDS_MAX:
-        raise InvalidArgument(
-            f"ttl must be from {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g} seconds: {ttl!r}"
-        )
-    return ttl_us

@@ -35,7 +35,9 @@ class Pool:
     any thread; after a fork the child opens its own.
     """
 
-    def __init__(self, connect: Callable[[], Connection], *, size: int, wait_seconds: float) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], *, size: int, wait_seconds: float
+    ) -> None:
         self._connect = connect
         self._size = size
         self._kept = max(1, size // 2)

@@ -1,8 +1,8 @@
 """What keys are called. All keys of one queue, ring, lock or partition carry the same hash tag.
 
-    <namespace>:{store}:format          STRING  the version of the layout
-    <namespace>:{store}:<kind>s         SET     names that were used: queues, rings, locks, topics
-    <namespace>:{<kind>:<name>}:…               what functions/<kind>.lua says on its top
+<namespace>:{store}:format          STRING  the version of the layout
+<namespace>:{store}:<kind>s         SET     names that were used: queues, rings, locks, topics
+<namespace>:{<kind>:<name>}:…               what functions/<kind>.lua says on its top
 """
 
 from typing import Final, Literal

@@ -40,9 +40,7 @@ def library(kind: str) -> Library:
         text = text.replace(mark, value)
     version = blake2b(text.encode(), digest_size=VERSION_BYTES).hexdigest()
     body = text.replace("@KIND@", kind).replace("@VERSION@", version)
-    return Library(
-        kind=kind, version=version, code=f"#!lua name=segue_{kind}_{version}\n{body}"
-    )
+    return Library(kind=kind, version=version, code=f"#!lua name=segue_{kind}_{version}\n{body}")
 
 
 def _read(name: str) -> str:

@@ -1,4 +1,536 @@
+"""The queue as its callers see it: arguments checked, one call to the server, answers unpacked."""
+
+import os
+import random
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING, Final, cast
+
+from segue.delivery.events import OWNER_BYTES_MAX, REASON_BYTES_MAX
+from segue.delivery.message import Body, DeadLetter, Key, Message, MessageId
+from segue.delivery.priority import Priority
+from segue.delivery.rules import QueueRules
+from segue.errors import (
+    BatchTooLarge,
+    InvalidArgument,
+    LeaseLost,
+    QueueEmpty,
+    QueueFull,
+    QueueLocked,
+    StoreClosed,
+)
+from segue.log.options import Duration
+from segue.stores.arguments import cause_of, check_message_count, duration_us, owner_bytes
+from segue.stores.consumer import Consumer
+from segue.stores.contract import (
+    Counts,
+    Item,
+    MessageState,
+    MessageStatus,
+    Outcome,
+    QueueStats,
+    Receipt,
+    RedriveReport,
+)
+from segue.stores.job import Job
+from segue.stores.letters import Where
+from segue.stores.message_ids import lease_of, message_id
+from segue.stores.redis.calls import Refusal, Word
+from segue.stores.redis.history import History
+from segue.stores.redis.inspection import Inspection
+from segue.stores.redis.items import (
+    BATCH_BYTES_MAX,
+    Parcel,
+    check_size,
+    id_from_wire,
+    message_of,
+    parcel_of,
+    record_of,
+    wire_id,
+)
+from segue.stores.redis.letters import RedisDeadLetters
+from segue.stores.redis.libraries import library
+from segue.stores.redis.waiting import Patience
+
+if TYPE_CHECKING:
+    from segue.stores.redis.store import RedisStore
+
+LIBRARY: Final = "queue"
+ITEMS_PER_CALL_MAX: Final = 10_000
+"""How many messages one call pushes; more of them are pushed by several."""
+
+_BYTES: Final = {bytes}
+_LOST: Final = {
+    "other": "somebody else has the message now",
+    "returned": "it expired or was given back",
+    "gone": "the message is settled, dead or was never leased",
+}
+_HEAD_WORDS: Final = 4
+_RUN_WORDS: Final = 6
+
+Answer = list[object]
+
+
 class RedisQueue:
-    def __init__(self, store, name): raise NotImplementedError
-def queue_exists(store, name): raise NotImplementedError
-def remove_queue(store, name): raise NotImplementedError
+    """A queue on a server. Safe from any thread."""
+
+    def __init__(self, store: "RedisStore", name: str) -> None:
+        self.name = name
+        self.heartbeat = store.heartbeat
+        self._store = store
+        self._calls = store.calls
+        self._base = store.base("queue", name)
+        self._library = library(LIBRARY)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
+        self._chance = random.Random()
+        self._is_named = False
+        self._removals = store.removals.get(name, 0)
+        self._letters = RedisDeadLetters(self.look, self.change)
+        self._inspection = Inspection(name, self.look, self._letters)
+        self._history = History(self.look, self._push_parcels)
+
+    def change(self, name: str, *words: Word) -> object:
+        """Have one of the queue's functions change something. Raises Refusal."""
+        self._require_open()
+        return self._calls.change(self._library, name, self._base, *words)
+
+    def look(self, name: str, *words: Word) -> object:
+        """Have one of the queue's functions answer. Raises Refusal."""
+        self._require_open()
+        return self._calls.look(self._library, name, self._base, *words)
+
+    def _require_open(self) -> None:
+        self._store.require_open()
+        if self._store.removals.get(self.name, 0) != self._removals:
+            raise StoreClosed(f"queue {self.name} was removed")
+
+    # Rules ---------------------------------------------------------------------------------
+
+    @property
+    def rules(self) -> QueueRules:
+        """How the queue behaves."""
+        said = cast("bytes | None", self.look("rules"))
+        return QueueRules() if said is None else QueueRules.from_json(said)
+
+    def configure(self, rules: QueueRules) -> None:
+        """Change the rules for everybody."""
+        self.change("configure", rules.to_json())
+
+    # Pushing -------------------------------------------------------------------------------
+
+    def push(
+        self,
+        body: Body,
+        *,
+        priority: Priority = 0,
+        delay: Duration | None = None,
+        ttl: Duration | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+        wait: Duration | None = None,
+    ) -> MessageId:
+        """Push one message and return its id."""
+        item = Item(
+            body=body,
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            key=key,
+            headers=headers,
+            group=group,
+        )
+        return self.push_many([item], wait=wait)[0]
+
+    def push_many(
+        self, items: Iterable[Item | Body], *, wait: Duration | None = None
+    ) -> list[MessageId]:
+        """Push all items or none; return their ids."""
+        if isinstance(items, bytes | bytearray | memoryview | str):
+            raise InvalidArgument("push_many takes several items; push takes one")
+        duration_us(wait, name="wait")
+        taken = items if isinstance(items, list) else list(items)
+        if not taken:
+            return []
+        if set(map(type, taken)) == _BYTES:
+            return self._push_plain(0, cast("list[bytes]", taken), wait)
+        parcels = [parcel_of(item if isinstance(item, Item) else Item(body=item)) for item in taken]
+        priority = parcels[0][0]
+        # What has neither delay nor time to live, key, headers or group, and one priority.
+        if all(parcel[:4] == (priority, 0, 0, b"") for parcel in parcels) and not any(
+            parcel[4].startswith(b"\0\0\0\0") is False for parcel in parcels
+        ):
+            return self._push_plain(priority, [parcel[4][4:] for parcel in parcels], wait)
+        return self._push_parcels(parcels, wait)
+
+    def _push_plain(
+        self, priority: int, bodies: list[bytes], wait: Duration | None
+    ) -> list[MessageId]:
+        _check_batch(list(map(len, bodies)))
+        first = cast("int", self._pushed("push_plain", [priority, *bodies], wait))
+        ids = [f"{priority}-{offset}" for offset in range(first, first + len(bodies))]
+        return cast("list[MessageId]", ids)
+
+    def _push_parcels(self, parcels: list[Parcel], wait: Duration | None) -> list[MessageId]:
+        _check_batch([len(parcel[4]) for parcel in parcels])
+        words = [word for parcel in parcels for word in parcel]
+        ids = cast("list[bytes]", self._pushed("push", words, wait))
+        return [id_from_wire(name) for name in ids]
+
+    def _pushed(self, function: str, words: list[Word], wait: Duration | None) -> object:
+        """Push, waiting for room where the rules say so. Raises QueueFull."""
+        if not self._is_named:
+            self._store.register("queue", self.name)
+            self._is_named = True
+        patience: Patience | None = None
+        waiting: tuple[Word, Word] = ("", 0)
+        while True:
+            try:
+                return self.change(function, *waiting, *words)
+            except Refusal as refusal:
+                capacity = int(refusal.words[0])
+                if refusal.code != "WAIT" or (patience is not None and patience.is_over):
+                    raise QueueFull(queue=self.name, capacity=capacity) from None
+                if patience is None:
+                    patience = Patience(self._calls, self._base, wait)
+                    if not patience.waiter:
+                        raise QueueFull(queue=self.name, capacity=capacity) from None
+                else:
+                    patience.wait(_seconds(int(refusal.words[1])))
+                waiting = (patience.waiter, patience.step_us)
+
+    # Delivering ----------------------------------------------------------------------------
+
+    def pop(self, *, wait: Duration | None = 0) -> Message | None:
+        """Take the next message for good, or None if there is none."""
+        messages = self.pop_many(1, wait=wait)
+        return messages[0] if messages else None
+
+    def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
+        """Take up to `count` messages for good."""
+        check_message_count(count)
+        answer = self._taken("pop", (count,), wait)
+        return [
+            message_of(key, item, priority=priority, attempt=attempt)
+            for key, item, priority, attempt, _ in _deliveries(answer)
+        ]
+
+    def lease(
+        self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
+    ) -> Job:
+        """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
+        jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
+        if not jobs:
+            raise QueueEmpty(queue=self.name)
+        return jobs[0]
+
+    def lease_many(
+        self,
+        count: int,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = 0,
+        owner: str | None = None,
+    ) -> list[Job]:
+        """Take up to `count` messages, each to be settled on its own."""
+        check_message_count(count)
+        holder = self._owner if owner is None else owner_bytes(owner)
+        ttl_us = duration_us(ttl, name="ttl")
+        words: tuple[Word, ...] = (count, "" if ttl_us is None else ttl_us, holder)
+        try:
+            answer = self._taken("lease", words, wait)
+        except Refusal:
+            self._refuse_ttl(ttl_us)
+            raise
+        token, ttl_taken_us = cast("tuple[int, int]", answer[:2])
+        ttl_seconds = ttl_taken_us / 1_000_000
+        jobs = []
+        for (lane, offset), item, priority, attempt, since in _deliveries(answer):
+            time_us, attr, payload = record_of(item)
+            jobs.append(
+                Job(
+                    self,
+                    lane,
+                    offset,
+                    token,
+                    ttl_seconds,
+                    priority,
+                    attempt,
+                    payload,
+                    attr,
+                    time_us,
+                    since,
+                )
+            )
+        return jobs
+
+    def _refuse_ttl(self, ttl_us: int | None) -> None:
+        """Raise InvalidArgument in the words of the rules that forbid it."""
+        self.rules.lease_us((ttl_us or 0) / 1_000_000)
+
+    def _taken(self, function: str, words: tuple[Word, ...], wait: Duration | None) -> Answer:
+        """Return what a call delivers, again and again until `wait` is over. Raises QueueLocked."""
+        patience = Patience(self._calls, self._base, wait)
+        while True:
+            locked: QueueLocked | None = None
+            pause_us = -1
+            try:
+                answer = cast(
+                    "Answer", self.change(function, *words, patience.waiter, patience.step_us)
+                )
+            except Refusal as refusal:
+                if refusal.code != "LOCKED":
+                    raise
+                answer = [0, 0, 0, -1]
+                leases_max, left_us = map(int, refusal.words)
+                pause_us = left_us
+                locked = QueueLocked(
+                    queue=self.name, leases_max=leases_max, seconds_left=left_us / 1_000_000
+                )
+            else:
+                if len(answer) > _HEAD_WORDS:
+                    return answer
+                if answer[2]:
+                    continue  # There was more in the way than one call may look at.
+                pause_us = cast("int", answer[3])
+            if patience.is_over or not patience.waiter:
+                if locked is not None:
+                    raise locked
+                return answer
+            patience.wait(_seconds(pause_us))
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Return True once a message can be leased, False if none can within `timeout`."""
+        patience = Patience(self._calls, self._base, timeout, name="timeout")
+        while True:
+            answer = cast("list[int]", self.look("probe", patience.waiter, patience.step_us))
+            if answer[0]:
+                return True
+            if patience.is_over or not patience.waiter:
+                return False
+            patience.wait(_seconds(answer[1]))
+
+    def consume(
+        self,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        prefetch: int = 1,
+        owner: str | None = None,
+        stop: Event | None = None,
+    ) -> Consumer:
+        """Yield jobs as they come, until `stop` is set or none comes within `wait`."""
+        return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
+
+    # Settling ------------------------------------------------------------------------------
+
+    def ack(self, job: Job | Receipt) -> None:
+        """Say that the work is done. Raises LeaseLost."""
+        self.ack_many([job])
+
+    def ack_many(self, jobs: Iterable[Job | Receipt]) -> None:
+        """Settle many in one step. Raises LeaseLost if any is lost; all others are settled."""
+        taken = list(jobs)
+        if not taken:
+            return
+        leases = [self._lease_of(job) for job in taken]
+        words: list[Word] = []
+        for lane, offset, token in leases:
+            words += (wire_id(lane, offset), token)
+        answer = cast("Answer", self.change("ack", *words))
+        lost = dict(
+            zip(cast("list[int]", answer[::2]), cast("list[bytes]", answer[1::2]), strict=True)
+        )
+        for place, job in enumerate(taken):
+            if place not in lost and type(job) is Job:
+                job.settle()
+        if lost:
+            errors = [_lost(leases[place], reason.decode()) for place, reason in lost.items()]
+            errors[0].lost = tuple(error.receipt for error in errors)
+            raise errors[0]
+
+    def nack(
+        self,
+        job: Job | Receipt,
+        *,
+        outcome: Outcome = "fail",
+        delay: Duration | None = None,
+        reason: str = "",
+    ) -> None:
+        """Give a message back. Raises LeaseLost."""
+        cause = cause_of(outcome, reason)
+        delay_us = duration_us(delay, name="delay")
+        lane, offset, token = lease = self._lease_of(job)
+        words = reason.encode(errors="replace")[:REASON_BYTES_MAX]
+        try:
+            self.change(
+                "nack",
+                *(wire_id(lane, offset), token, int(cause)),
+                *("" if delay_us is None else delay_us, words),
+                repr(self._chance.uniform(-1, 1)),
+            )
+        except Refusal as refusal:
+            raise _lost(lease, refusal.words[0]) from None
+        if type(job) is Job:
+            job.settle()
+
+    def extend(self, job: Job | Receipt, *, ttl: Duration | None = None) -> None:
+        """Let a lease end `ttl` from now. Raises LeaseLost."""
+        lane, offset, token = lease = self._lease_of(job)
+        ttl_us = duration_us(ttl, name="ttl")
+        is_checked = ttl_us is not None or type(job) is not Job
+        if ttl_us is None and type(job) is Job:
+            ttl_us = round(job.ttl_seconds * 1_000_000)  # As it was taken, whatever holds now.
+        try:
+            self.change(
+                "extend",
+                *(wire_id(lane, offset), token),
+                *("" if ttl_us is None else ttl_us, int(is_checked)),
+            )
+        except Refusal as refusal:
+            if refusal.code == "TTL":
+                self._refuse_ttl(ttl_us)
+                raise
+            raise _lost(lease, refusal.words[0]) from None
+
+    def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
+        """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
+        if type(job) is Job:
+            if job.holder is not self and job.holder.name != self.name:
+                raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
+            return job.lane, job.offset, job.token
+        return lease_of(job)
+
+    # Looking -------------------------------------------------------------------------------
+
+    def peek(self, count: int = 1) -> list[Message]:
+        """Return the messages that would be delivered next."""
+        check_message_count(count)
+        return self._inspection.peek(count)
+
+    def look_up(self, message_id: MessageId) -> MessageStatus | None:
+        """Return how one message stands; None if it is settled or unknown."""
+        return self._inspection.look_up(message_id)
+
+    def browse(
+        self,
+        *,
+        state: MessageState | None = None,
+        limit: int = 100,
+        after: MessageId | None = None,
+    ) -> list[MessageStatus]:
+        """Return messages that are not settled, in the order of their ids, the dead last."""
+        check_message_count(limit, name="limit")
+        return self._inspection.page(state, limit, after)
+
+    def count(self) -> Counts:
+        """Return how many messages are in which state."""
+        return self._inspection.counts()
+
+    def stats(self) -> QueueStats:
+        """Return what an operator wants to know."""
+        return self._inspection.stats()
+
+    def state(self) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`."""
+        return self._inspection.state()
+
+    # Operating -----------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`."""
+        self.change("pause", 1)
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self.change("pause", 0)
+
+    def purge(self) -> int:
+        """Drop all that is ready or delayed and return how much that was."""
+        return cast("int", self.change("purge"))
+
+    def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
+        """Yield the dead letters, oldest first."""
+        return self._letters.chosen(None, limit)
+
+    def redrive(
+        self,
+        *,
+        where: Where | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> RedriveReport:
+        """Bring dead letters back to the front of their priority."""
+        return self._letters.redrive(where, limit, rate, dry_run=dry_run)
+
+    def discard(self, *, where: Where | None = None, limit: int | None = None) -> int:
+        """Drop dead letters for good and return how many."""
+        return self._letters.discard(where, limit)
+
+    def history(
+        self,
+        *,
+        priority: Priority | None = None,
+        start: int | datetime | None = None,
+        stop: int | datetime | None = None,
+    ) -> Iterator[Message]:
+        """Yield what was pushed and is still kept, settled or not, by offset or time."""
+        return self._history.messages(priority, start, stop)
+
+    def replay(
+        self,
+        *,
+        priority: Priority | None = None,
+        start: int | datetime | None = None,
+        stop: int | datetime | None = None,
+    ) -> int:
+        """Push what `history` yields once more; return how many."""
+        return self._history.replay(priority, start, stop)
+
+
+def queue_exists(store: "RedisStore", name: str) -> bool:
+    """Tell whether anything was ever pushed to a queue that is not removed."""
+    key = f"{store.base('queue', name)}:metadata"
+    return bool(store.calls.command(key, "HEXISTS", key, "generation"))
+
+
+def remove_queue(store: "RedisStore", name: str) -> bool:
+    """Delete a queue with all it holds; tell whether it was there."""
+    is_gone = bool(RedisQueue(store, name).change("remove"))
+    store.removals[name] = store.removals.get(name, 0) + 1
+    return is_gone
+
+
+def _deliveries(answer: Answer) -> Iterator[tuple[Key, bytes, int, int, int]]:
+    """Yield place, item, priority, attempt and deliveries before the last redrive of each message."""
+    place = _HEAD_WORDS
+    while place < len(answer):
+        head = cast("list[int]", answer[place : place + _RUN_WORDS])
+        lane, first, size, attempt, since, priority = head
+        place += _RUN_WORDS
+        for number, item in enumerate(cast("list[bytes]", answer[place : place + size])):
+            yield Key(lane, first + number), item, priority, attempt, since
+        place += size
+
+
+def _check_batch(sizes: list[int]) -> None:
+    """Raise RecordTooLarge or BatchTooLarge before anything is sent."""
+    check_size(max(sizes))
+    if len(sizes) > ITEMS_PER_CALL_MAX or sum(sizes) > BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"one push takes {ITEMS_PER_CALL_MAX:,} messages and {BATCH_BYTES_MAX:,} bytes at most"
+        )
+
+
+def _lost(lease: tuple[int, int, int], reason: str) -> LeaseLost:
+    lane, offset, token = lease
+    return LeaseLost(
+        receipt=f"{message_id(lane, offset)}/{token}", reason=_LOST.get(reason, reason)
+    )
+
+
+def _seconds(wait_us: int) -> float | None:
+    return None if wait_us < 0 else wait_us / 1_000_000

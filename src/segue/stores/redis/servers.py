@@ -144,7 +144,9 @@ class Guarded:
                 node.pool.forget_idle()
                 return node
             if node is not None:
-                logger.warning("another master service=%s now=%s:%d", self._address.service, *endpoint)
+                logger.warning(
+                    "another master service=%s now=%s:%d", self._address.service, *endpoint
+                )
                 node.close()
             node = self._node = Node(self._address, endpoint)
             return node
@@ -153,9 +155,7 @@ class Guarded:
         service = self._address.service
         problems = []
         for endpoint in self._address.endpoints:
-            connection = connection_to(
-                self._address, endpoint, timeout=LOOK_SECONDS, sentinel=True
-            )
+            connection = connection_to(self._address, endpoint, timeout=LOOK_SECONDS, sentinel=True)
             try:
                 found = ask(connection, "SENTINEL", "get-master-addr-by-name", service)
             except (*NETWORK_ERRORS, redis.ResponseError) as error:

@@ -44,6 +44,8 @@ class RedisStore:
         self.namespace = address.options.namespace
         self.heartbeat = Heartbeat()
         self.calls = Calls(address, servers_of(address), clock=clock, ticks=ticks)
+        self.removals: dict[str, int] = {}
+        """How often we removed a queue: handles from before say so."""
         self._lock = threading.Lock()
         self._named: set[tuple[Kind, str]] = set()
         self._closed = False
@@ -58,7 +60,7 @@ class RedisStore:
 
     def base(self, kind: Kind, name: str) -> str:
         """Return what the keys of a thing begin with. Raises InvalidName, StoreClosed."""
-        self._require_open()
+        self.require_open()
         return base_key(self.namespace, kind, checked_name(name))
 
     def register(self, kind: Kind, name: str) -> None:
@@ -72,7 +74,7 @@ class RedisStore:
         return key, command, key
 
     def _names(self, kind: Kind) -> list[str]:
-        self._require_open()
+        self.require_open()
         found = cast("list[bytes]", self.calls.command(*self._naming("SMEMBERS", kind)))
         return sorted(name.decode() for name in found)
 
@@ -136,7 +138,8 @@ class RedisStore:
 
     # Closing -------------------------------------------------------------------------------
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raise StoreClosed if the store is closed."""
         if self._closed:
             raise StoreClosed(f"{self.url} is closed")
 

@@ -18,7 +18,9 @@ WAITER_BYTES: Final = 8
 class Patience:
     """How long a call may still block, and the name under which the server wakes it."""
 
-    def __init__(self, calls: Calls, base: str, wait: Duration | None, *, name: str = "wait") -> None:
+    def __init__(
+        self, calls: Calls, base: str, wait: Duration | None, *, name: str = "wait"
+    ) -> None:
         wait_us = duration_us(wait, name=name)
         self._calls = calls
         self._base = base

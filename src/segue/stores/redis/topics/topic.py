@@ -1,3 +1,9 @@
 class RedisTopic: ...
-def open_topic(store, name, *, partitions, rules): raise NotImplementedError
-def topic_exists(store, name): raise NotImplementedError
+
+
+def open_topic(store, name, *, partitions, rules):
+    raise NotImplementedError
+
+
+def topic_exists(store, name):
+    raise NotImplementedError

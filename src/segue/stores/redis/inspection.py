@@ -1,0 +1,203 @@
+"""Looking at a queue without changing it."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, cast
+
+from segue.delivery.message import DeadLetter, Message, MessageId
+from segue.errors import InvalidArgument
+from segue.stores.contract import Counts, LeaseInfo, MessageState, MessageStatus, QueueStats
+from segue.stores.message_ids import key_of, message_id
+from segue.stores.redis.items import (
+    DELAYED,
+    HELD_BACK,
+    LEASED,
+    READY,
+    key_from_wire,
+    letter_of,
+    message_of,
+    prefix_of,
+    standing_of,
+    wire_id,
+)
+from segue.stores.redis.letters import Ask, RedisDeadLetters
+from segue.stores.state import Waiting, state_of
+
+_STATES: Final[dict[int, MessageState]] = {
+    LEASED: "leased",
+    READY: "ready",
+    DELAYED: "delayed",
+    HELD_BACK: "ready",
+}
+_WANTED: Final[dict[str | None, int]] = {
+    None: 0,
+    "leased": LEASED,
+    "ready": READY,
+    "delayed": DELAYED,
+    "dead": -1,
+}
+_STATUS_WORDS: Final = 5
+
+
+class Inspection:
+    """Reads one queue."""
+
+    def __init__(self, name: str, look: Ask, letters: RedisDeadLetters) -> None:
+        self._name = name
+        self._look = look
+        self._letters = letters
+
+    def counts(self) -> Counts:
+        """Return how many messages are in which state."""
+        return _counts(cast("list[int]", self._look("count")))
+
+    def peek(self, count: int) -> list[Message]:
+        """Return the messages that would be delivered next."""
+        answer = cast("list[object]", self._look("peek", count))
+        return [
+            message_of(
+                key_from_wire(cast("bytes", name)),
+                cast("bytes", item),
+                priority=cast("int", priority),
+                attempt=cast("int", attempt),
+            )
+            for name, priority, attempt, item in _rows(answer, 4)
+        ]
+
+    def stats(self) -> QueueStats:
+        """Return what an operator wants to know."""
+        counts, ready, paused, oldest_us, leases, totals, size_bytes = cast(
+            "list[object]", self._look("stats")
+        )
+        by_priority = cast("list[int]", ready)
+        said = cast("list[bytes]", totals)
+        return QueueStats(
+            name=self._name,
+            counts=_counts(cast("list[int]", counts)),
+            ready_by_priority=dict(zip(by_priority[::2], by_priority[1::2], strict=True)),
+            paused=bool(paused),
+            oldest_ready_seconds=(
+                None if cast("int", oldest_us) < 0 else cast("int", oldest_us) / 1_000_000
+            ),
+            leases=[
+                _lease(cast("bytes", name), cast("bytes", packed), cast("int", left_us))
+                for name, packed, left_us in _rows(cast("list[object]", leases), 3)
+            ],
+            totals={
+                name.decode(): int(count) for name, count in zip(said[::2], said[1::2], strict=True)
+            },
+            size_bytes=cast("int", size_bytes),
+            pinned_bytes=0,
+            damaged=0,
+        )
+
+    def state(self) -> dict[str, object]:
+        """Return what waits, in the words of the queue's ancestors."""
+        size, cursors, waiting = cast("list[object]", self._look("state"))
+        starts = cast("list[int]", cursors)
+        return state_of(
+            [
+                Waiting(
+                    priority=cast("int", priority),
+                    offset=None if cast("int", offset) < 0 else cast("int", offset),
+                    body=prefix_of(cast("bytes", item))[1],
+                )
+                for priority, offset, item in _rows(cast("list[object]", waiting), 3)
+            ],
+            cursors=dict(zip(starts[::2], starts[1::2], strict=True)),
+            segment_size=cast("int", size),
+        )
+
+    # One by one ----------------------------------------------------------------------------
+
+    def look_up(self, name: MessageId) -> MessageStatus | None:
+        """Return how one message stands. Raises InvalidArgument."""
+        key = key_of(name)
+        alive, letter = cast(
+            "tuple[list[object], list[bytes]]", self._look("look_up", wire_id(*key))
+        )
+        if alive:
+            return next(_statuses(alive))
+        return _status_of_dead(letter_of(key, letter[1])) if letter else None
+
+    def page(
+        self, state: MessageState | None, limit: int, after: MessageId | None
+    ) -> list[MessageStatus]:
+        """Return messages in the order of their ids, the dead last. Raises InvalidArgument."""
+        if state not in _WANTED:
+            known = ", ".join(str(name) for name in _WANTED if name)
+            raise InvalidArgument(f"state must be one of {known}: {state!r}")
+        key = None if after is None else key_of(after)
+        behind = self._letters.behind(-1)
+        found: list[MessageStatus] = []
+        if key is not None and state in (None, "dead"):
+            alive, letter = cast(
+                "tuple[list[object], list[bytes]]", self._look("look_up", wire_id(*key))
+            )
+            if letter and not alive:
+                behind = self._letters.behind(letter_of(key, letter[1]).number)
+                return [_status_of_dead(each) for each in islice(behind, limit)]
+        if state != "dead":
+            lane, offset = (-1, -1) if key is None else key
+            answer = self._look("browse", limit, lane, offset, _WANTED[state])
+            found = list(_statuses(cast("list[object]", answer)))
+        if state in (None, "dead"):
+            found += [_status_of_dead(each) for each in islice(behind, limit - len(found))]
+        return found
+
+
+def _rows(words: list[object], width: int) -> Iterator[tuple[object, ...]]:
+    for place in range(0, len(words) - width + 1, width):
+        yield tuple(words[place : place + width])
+
+
+def _counts(numbers: list[int]) -> Counts:
+    ready, delayed, leased, dead = numbers
+    return Counts(ready=ready, delayed=delayed, leased=leased, dead=dead)
+
+
+def _lease(name: bytes, packed: bytes, left_us: int) -> LeaseInfo:
+    key = key_from_wire(name)
+    standing = standing_of(packed)
+    return LeaseInfo(
+        message_id=message_id(*key),
+        receipt=f"{message_id(*key)}/{standing.token}",
+        owner=standing.text,
+        attempt=standing.attempt,
+        seconds_left=left_us / 1_000_000,
+    )
+
+
+def _statuses(words: list[object]) -> Iterator[MessageStatus]:
+    for name, priority, packed, left_us, item in _rows(words, _STATUS_WORDS):
+        key = key_from_wire(cast("bytes", name))
+        if not packed:
+            message = message_of(
+                key, cast("bytes", item), priority=cast("int", priority), attempt=1
+            )
+            yield MessageStatus(message=message, state="ready")
+            continue
+        standing = standing_of(cast("bytes", packed))
+        state = _STATES.get(standing.kind, "ready")
+        is_leased = state == "leased"
+        message = message_of(
+            key,
+            cast("bytes", item),
+            priority=standing.priority,
+            attempt=standing.attempt + (not is_leased),
+        )
+        yield MessageStatus(
+            message=message,
+            state=state,
+            due_us=standing.not_before_us if state == "delayed" else None,
+            owner=standing.text if is_leased else None,
+            seconds_left=cast("int", left_us) / 1_000_000 if is_leased else None,
+            reason="" if is_leased else standing.text,
+            tries=standing.attempt - standing.since,
+        )
+
+
+def _status_of_dead(letter: DeadLetter) -> MessageStatus:
+    return MessageStatus(
+        message=letter.message, state="dead", reason=letter.reason, tries=letter.tries
+    )

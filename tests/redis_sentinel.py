@@ -1,0 +1,88 @@
+"""A real master with a replica on the loopback, and the sentinels that watch them."""
+
+from pathlib import Path
+from typing import Final, cast
+
+from tests.redis_server import LOOPBACK, RedisServer, eventually
+
+SERVICE: Final = "main"
+SENTINELS: Final = 3
+DOWN_AFTER_MS: Final = 500
+FAILOVER_TIMEOUT_MS: Final = 2_000
+SETTINGS: Final = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
+
+
+class RedisSentinels:
+    """Two servers and three sentinels. Close it, or use it in a `with` statement."""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self._directory = directory
+        self.servers = [
+            RedisServer(directory / f"server-{number}", {**SETTINGS, **(settings or {})})
+            for number in range(2)
+        ]
+        self.sentinels: list[RedisServer] = []
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{SERVICE}"
+
+    def start(self) -> "RedisSentinels":
+        """Start all of them, and wait until they know each other."""
+        master, replica = self.servers
+        master.start()
+        replica.start()
+        replica.ask("REPLICAOF", LOOPBACK, master.port)
+        eventually(lambda: replica.facts("replication")["master_link_status"] == "up")
+        for number in range(SENTINELS):
+            self.sentinels.append(_sentinel(self._directory / f"sentinel-{number}", master))
+        eventually(lambda: all(map(_knows_all, self.sentinels)), what="sentinels know each other")
+        return self
+
+    def master(self) -> RedisServer:
+        """Return who most sentinels say is the master."""
+        ports = [
+            int(cast("list[bytes]", sentinel.ask("SENTINEL", "get-master-addr-by-name", SERVICE))[1])
+            for sentinel in self.sentinels
+            if sentinel.is_running
+        ]
+        port = max(set(ports), key=ports.count)
+        return next(server for server in self.servers if server.port == port)
+
+    def close(self) -> None:
+        """End all of them."""
+        for each in (*self.sentinels, *self.servers):
+            each.kill()
+
+    def __enter__(self) -> "RedisSentinels":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _sentinel(directory: Path, master: RedisServer) -> RedisServer:
+    directory.mkdir(parents=True)
+    file = directory / "sentinel.conf"
+    file.write_text(
+        f"sentinel monitor {SERVICE} {LOOPBACK} {master.port} {SENTINELS // 2 + 1}\n"
+        f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+        f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n"
+        f"sentinel parallel-syncs {SERVICE} 1\n"
+    )
+    server = RedisServer(directory)
+    server.arguments = [str(file), "--sentinel"]
+    server.settings = {}
+    return server.start()
+
+
+def _knows_all(sentinel: RedisServer) -> bool:
+    said = cast("list[bytes]", sentinel.ask("SENTINEL", "master", SERVICE))
+    facts = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+    text = {_text(name): _text(value) for name, value in facts.items()}
+    return text["num-slaves"] == "1" and text["num-other-sentinels"] == str(SENTINELS - 1)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
