@@ -43,7 +43,7 @@ class RedisSentinels:
     def master(self) -> RedisServer:
         """Return who most sentinels say is the master."""
         ports = [
-            int(cast("list[bytes]", sentinel.ask("SENTINEL", "get-master-addr-by-name", SERVICE))[1])
+            int(cast("list[str]", sentinel.ask("SENTINEL", "get-master-addr-by-name", SERVICE))[1])
             for sentinel in self.sentinels
             if sentinel.is_running
         ]
@@ -78,11 +78,11 @@ def _sentinel(directory: Path, master: RedisServer) -> RedisServer:
 
 
 def _knows_all(sentinel: RedisServer) -> bool:
-    said = cast("list[bytes]", sentinel.ask("SENTINEL", "master", SERVICE))
-    facts = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
-    text = {_text(name): _text(value) for name, value in facts.items()}
-    return text["num-slaves"] == "1" and text["num-other-sentinels"] == str(SENTINELS - 1)
+    said = sentinel.ask("SENTINEL", "master", SERVICE)
+    # Pairs in a list, for clients that speak the older protocol.
+    facts = said if isinstance(said, dict) else dict(_pairs(cast("list[str]", said)))
+    return facts["num-slaves"] == "1" and facts["num-other-sentinels"] == str(SENTINELS - 1)
 
 
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _pairs(words: list[str]) -> list[tuple[str, str]]:
+    return list(zip(words[::2], words[1::2], strict=True))

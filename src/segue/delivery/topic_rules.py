@@ -1,8 +1,8 @@
 """The settings of a topic, checked. They are kept in its manifest, so everybody has the same."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Final, TypeVar
 
 from segue.delivery.rules import check_count, check_seconds
 from segue.errors import InvalidArgument
@@ -61,6 +61,18 @@ class TopicRules:
     def cleans_on_roll(self) -> bool:
         return self.has_limits if self.clean_on_roll is None else self.clean_on_roll
 
+    def tightened(
+        self, *, keep_seconds: float | None, keep_bytes: int | None, lag_max: int | None
+    ) -> "TopicRules":
+        """Return rules with the stricter of each limit and the one given here."""
+        asked = TopicRules(keep_seconds=keep_seconds, keep_bytes=keep_bytes, lag_max=lag_max)
+        return replace(
+            self,
+            keep_seconds=_stricter(asked.keep_seconds, self.keep_seconds),
+            keep_bytes=_stricter(asked.keep_bytes, self.keep_bytes),
+            lag_max=_stricter(asked.lag_max, self.lag_max),
+        )
+
     def to_dict(self) -> dict[str, object]:
         """Return the rules as the manifest keeps them."""
         return asdict(self)
@@ -70,3 +82,11 @@ class TopicRules:
         """Return the rules that `to_dict` gave, also those of an older or newer version."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})  # type: ignore[arg-type]
+
+
+Limit = TypeVar("Limit", int, float)
+
+
+def _stricter(asked: Limit | None, ruled: Limit | None) -> Limit | None:
+    limits = [limit for limit in (asked, ruled) if limit is not None]
+    return min(limits, default=None)

@@ -3,26 +3,15 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
-from segue.clock import system_clock, system_ticks
 from segue.errors import LockBusy, LockLost, StoreClosed
 from segue.log.options import Duration
 from segue.stores.lock_blocks import Blocks, checked_owner, ttl_from
-from segue.stores.redis.calls import Calls, Refusal
+from segue.stores.redis.calls import Refusal
 from segue.stores.redis.libraries import library
 from segue.stores.redis.waiting import Patience
 
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore
-
-
-def ticks_of(calls: Calls) -> int:
-    """Return ticks here, in microseconds: for what is judged without asking the server."""
-    return calls._ticks() if calls._ticks is not None else system_ticks()
-
-
-def clock_of(calls: Calls) -> int:
-    """Return what time it is here, in microseconds since 1970."""
-    return calls._clock() if calls._clock is not None else system_clock()
 
 
 class RedisLock:
@@ -45,7 +34,7 @@ class RedisLock:
         self._store.register("lock", self.name)
         while True:
             # From before it was asked for: we never think to hold it for longer than the server.
-            begun_us = ticks_of(calls)
+            begun_us = calls.ticks()
             words = (named, self._ttl_us, patience.waiter, patience.step_us)
             answer = calls.change(self._functions, "acquire", self._base, *words)
             is_ours, *rest = cast("list[object]", answer)
@@ -82,7 +71,7 @@ class RedisLock:
 
     def ticks(self) -> int:
         """Return ticks here, in microseconds."""
-        return ticks_of(self._store.calls)
+        return self._store.calls.ticks()
 
     def is_open(self) -> bool:
         """Tell whether the store can still be asked."""

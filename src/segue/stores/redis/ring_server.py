@@ -12,7 +12,6 @@ from segue.log.options import Duration
 from segue.stores.contract import Entry
 from segue.stores.redis.calls import Refusal, Word
 from segue.stores.redis.libraries import library
-from segue.stores.redis.lock import clock_of, ticks_of
 from segue.stores.redis.waiting import Patience
 from segue.stores.ring_arguments import GROUPS_MAX
 
@@ -56,6 +55,8 @@ class Locked:
     token: int
     until_us: int
     """By our own ticks, and not later than the server has it."""
+    time_us: int
+    """What time it was on the server."""
     standing: RingStanding
 
 
@@ -70,11 +71,7 @@ class RingServer:
 
     def ticks(self) -> int:
         """Return ticks here, in microseconds."""
-        return ticks_of(self._calls)
-
-    def clock(self) -> int:
-        """Return what time it is here, in microseconds since 1970."""
-        return clock_of(self._calls)
+        return self._calls.ticks()
 
     def patience(self, wait: Duration | None) -> Patience:
         """Return how long a step may wait for the ring. Raises InvalidArgument."""
@@ -106,12 +103,13 @@ class RingServer:
     def lock(self, patience: Patience, *, txn_id: str, ttl_us: int) -> Locked:
         """Take the ring for a transaction. Raises LockBusy."""
         try:
-            token, standing, begun_us = self._alone("lock", patience, txn_id, ttl_us, timed=True)
+            token, standing, time_us, begun_us = self._alone("lock", patience, txn_id, ttl_us, timed=True)
         except Refusal as refusal:
             self._raise(refusal)
         return Locked(
             token=cast("int", token),
             until_us=cast("int", begun_us) + ttl_us,
+            time_us=cast("int", time_us),
             standing=_standing(standing),
         )
 

@@ -16,11 +16,15 @@ class RedisTransaction(DraftedTransaction):
         super().__init__(server.name, draft, txn_id=txn_id, token=locked.token)
         self._server = server
         self._until_us = locked.until_us
+        self._time_us = locked.time_us
         self._regrouped = locked.standing.regrouped
         self._is_unknown = False
 
     def dequeue(self, *, group: str = DEFAULT_GROUP) -> Entry | None:
-        """Take the group's head entry, or None if there is none. Raises TransactionAborted."""
+        """Take the group's head entry, or None if there is none. Raises TransactionAborted.
+
+        One that the transaction itself added has the time of its lock; the commit sets another.
+        """
         self._require_lock()
         draft = self._draft
         head = draft.head(group)
@@ -49,7 +53,7 @@ class RedisTransaction(DraftedTransaction):
         body = None if head is None else self._draft.own_body(head)
         if head is None or body is None:
             return None
-        return Entry(offset=head, body=body, time_us=self._server.clock())
+        return Entry(offset=head, body=body, time_us=self._time_us)
 
     def commit(self) -> None:
         """Make all steps happen at once, or raise TransactionAborted and none has.

@@ -1,64 +1,20 @@
-"""Appending to a topic: events become records, each for its partition."""
+"""Appending to a topic: records, each to its partition."""
 
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from segue.delivery.message import Body
-from segue.delivery.topic_record import (
-    HAS_KEY,
-    Appended,
-    Event,
-    Origin,
-    moment_us,
-    pack_record,
-    value_bytes,
-)
-from segue.errors import InvalidArgument, RecordTooLarge, SegueError
+from segue.delivery.topic_record import Appended
+from segue.errors import RecordTooLarge, SegueError
 from segue.log import Log
 from segue.stores.file.topics.core import TopicCore
 from segue.stores.file.topics.keeping import clean_partition
+from segue.stores.topic_events import Packed
 
 logger = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX: Final = 4 << 20
 """What one batch holds at most, so that memory stays small while many events are appended."""
-
-Packed = tuple[bytes, int]
-"""The payload and attr of a record."""
-
-
-def event_from(item: Event | Body) -> Event:
-    """Return what `append_many` was given as an event. Raises InvalidArgument."""
-    given: object = item
-    if isinstance(given, Event):
-        return given
-    if isinstance(given, str | bytes | bytearray | memoryview):
-        return Event(value=given)
-    raise InvalidArgument(f"an event is an Event, bytes or text, not {type(given).__name__}")
-
-
-def events_from(items: Iterable[Event | Body]) -> Iterator[Event]:
-    """Yield what `append_many` was given as events. Raises InvalidArgument."""
-    given: object = items
-    if isinstance(given, str | bytes | bytearray | memoryview | Event):
-        raise InvalidArgument("append_many takes several events; append takes one")
-    return map(event_from, items)
-
-
-def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:
-    """Return an event as a record. Raises InvalidArgument."""
-    value, timestamp = event.value, event.timestamp
-    if timestamp is None and event.headers is None and origin is None and type(value) is bytes:
-        # The same, only sooner: most events are no more than this.
-        return (value, 0) if key is None else (key + value, HAS_KEY | len(key))
-    return pack_record(
-        key,
-        value_bytes(value),
-        headers=event.headers,
-        timestamp_us=None if timestamp is None else moment_us(timestamp, name="timestamp"),
-        origin=origin,
-    )
 
 
 def append_one(core: TopicCore, partition: int, record: Packed) -> Appended:

@@ -1,33 +1,20 @@
 """Whole segments in and out: sent as they lie, adopted in one step."""
 
 from pathlib import Path
-from typing import Final
 
-from segue.delivery.topic_record import (
-    HAS_ADOPTION,
-    HAS_PRODUCER,
-    adoption_digest,
-    makes_sense,
-    with_adoption,
-    without_origin,
-)
+from segue.delivery.topic_record import adoption_digest, with_adoption
 from segue.errors import InvalidArgument
 from segue.log.disk import storage_errors
 from segue.log.sealed import SealedSegment, read_sealed
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
+from segue.stores.topic_adoption import check_key, records_of
 from segue.stores.topic_contract import Adoption
-
-KEY_CHARACTERS_MAX: Final = 1024
-FOREIGN: Final = HAS_PRODUCER | HAS_ADOPTION
-"""What a record says that is not true in another topic."""
 
 
 def adopt(core: TopicCore, path: Path, *, partition: int, key: str) -> Adoption:
     """Append all records of a sealed segment, unless that was done before under `key`."""
-    given: object = key
-    if not isinstance(given, str) or not 0 < len(given) <= KEY_CHARACTERS_MAX:
-        raise InvalidArgument(f"key must be text of 1 to {KEY_CHARACTERS_MAX} characters: {key!r}")
+    check_key(key)
     digest = adoption_digest(key)
     disk = core.place.disk
     core.check(partition)
@@ -59,25 +46,8 @@ def adopt(core: TopicCore, path: Path, *, partition: int, key: str) -> Adoption:
 
 def _marked(sealed: SealedSegment, digest: bytes) -> tuple[list[int], list[int], bytes]:
     """Return the records of a segment, the first of them with the mark of the adoption."""
-    lengths, attrs, data = list(sealed.lengths), list(sealed.attrs), sealed.data
-    if not all(map(makes_sense, attrs, lengths)):
-        raise InvalidArgument("it holds records that are not a topic's")
-    if any(map(FOREIGN.__and__, attrs)):
-        data = memoryview(_without_origins(lengths, attrs, data))
+    lengths, attrs, data = records_of(sealed)
     payload, attr = with_adoption(bytes(data[: lengths[0]]), attrs[0], digest)
     rest = data[lengths[0] :]
     lengths[0], attrs[0] = len(payload), attr
     return lengths, attrs, b"".join((payload, rest))
-
-
-def _without_origins(lengths: list[int], attrs: list[int], data: memoryview) -> bytes:
-    """Return the payloads without what was true of them elsewhere; mend their lengths."""
-    pieces = []
-    position = 0
-    for index, (length, attr) in enumerate(zip(lengths, attrs, strict=True)):
-        payload = bytes(data[position : position + length])
-        position += length
-        payload, attrs[index] = without_origin(payload, attr)
-        lengths[index] = len(payload)
-        pieces.append(payload)
-    return b"".join(pieces)

@@ -27,14 +27,9 @@ from segue.log.options import microseconds_from
 from segue.log.wake import Bell
 from segue.stores.file.claims import locked
 from segue.stores.file.place import Place
-from segue.stores.file.topics.manifest import (
-    FILENAME,
-    Manifest,
-    check_partitions,
-    read_manifest,
-    write_manifest,
-)
+from segue.stores.file.topics.manifest import FILENAME, read_manifest, write_manifest
 from segue.stores.file.topics.marks import names_of, register
+from segue.stores.topic_manifest import Manifest, check_partitions, check_rules
 
 logger = logging.getLogger(__name__)
 
@@ -326,13 +321,6 @@ class TopicCore:
         with ExitStack() as closing:
             for partition in sorted(logs):
                 closing.callback(logs[partition].close)
-
-
-def check_rules(rules: TopicRules) -> None:
-    """Raise InvalidArgument for what is no rules."""
-    given: object = rules
-    if not isinstance(given, TopicRules):
-        raise InvalidArgument(f"rules must be TopicRules: {rules!r}")
 
 
 def _segment_limits(rules: TopicRules) -> tuple[int | None, float | None]:

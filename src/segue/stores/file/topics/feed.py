@@ -1,27 +1,18 @@
 """Reading several partitions at once: by turns, merged by time, or as columns."""
 
-import heapq
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import groupby, islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord, unpack_record
-from segue.errors import (
-    InvalidArgument,
-    LogClosed,
-    OffsetOutOfRange,
-    SegueError,
-    StoreClosed,
-)
+from segue.errors import LogClosed, OffsetOutOfRange, SegueError, StoreClosed
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.log.segment import CHECK_AHEAD_ITEMS
 from segue.stores.file.topics.core import TopicCore
-from segue.stores.file.topics.places import in_partition
+from segue.stores.topic_reading import Budget, in_partition, in_turn, merged_by_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,9 +79,9 @@ class Feed:
         with self._lock:
             return self._fetched(Budget(max_records, max_bytes))
 
-    def _fetched(self, budget: "Budget") -> list[TopicRecord]:
+    def _fetched(self, budget: Budget) -> list[TopicRecord]:
         records: list[TopicRecord] = []
-        for partition in self._in_turn():
+        for partition in in_turn(self._cursors, self._turn):
             try:
                 for found in self._pieces(partition, budget):
                     records += [unpack_record(partition, record) for record in found]
@@ -104,7 +95,7 @@ class Feed:
                 break
         return records
 
-    def _pieces(self, partition: int, budget: "Budget") -> Iterator[list[Record]]:
+    def _pieces(self, partition: int, budget: Budget) -> Iterator[list[Record]]:
         """Yield what one partition has within the budget, and go on behind it."""
         cursor = self._cursors[partition]
         step = FETCH_RECORDS if budget.bytes_left is None else FETCH_RECORDS_FIRST
@@ -119,11 +110,6 @@ class Feed:
             yield within
             step = min(step * 2, FETCH_RECORDS)
 
-    def _in_turn(self) -> list[int]:
-        partitions = sorted(self._cursors)
-        later = [partition for partition in partitions if partition >= self._turn]
-        return later + partitions[: len(partitions) - len(later)]
-
     def _told(self, error: SegueError, partition: int) -> SegueError:
         """Return what to tell of an error: which partition it is about, or that all is closed."""
         if isinstance(error, LogClosed):
@@ -133,7 +119,9 @@ class Feed:
     def merged(self, stops: Mapping[int, Offset]) -> Iterator[TopicRecord]:
         """Yield what lies before `stops`, ordered by timestamp as far as the partitions are."""
         self._core.require_open()
-        return _merge(self._one(partition, stops[partition]) for partition in sorted(self._cursors))
+        return merged_by_time(
+            self._one(partition, stops[partition]) for partition in sorted(self._cursors)
+        )
 
     def _one(self, partition: int, stop: Offset) -> Iterator[TopicRecord]:
         cursor = self._cursors[partition]
@@ -158,7 +146,7 @@ class Feed:
 
         budget = Budget(max_records, max_bytes)
         tables: list[pa.Table] = []
-        for partition in self._in_turn():
+        for partition in in_turn(self._cursors, self._turn):
             try:
                 tables.extend(self.tables(partition, None, budget))
             except SegueError as error:
@@ -171,7 +159,7 @@ class Feed:
                 break
         return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
-    def tables(self, partition: int, stop: Offset | None, budget: "Budget") -> "Iterator[pa.Table]":
+    def tables(self, partition: int, stop: Offset | None, budget: Budget) -> "Iterator[pa.Table]":
         """Yield what one partition has before `stop` and within the budget, as tables."""
         from segue.log.columns import columns_in
         from segue.stores.file.topics.columns import rows_within, table_of
@@ -219,77 +207,3 @@ class Feed:
         # Whoever drops a reader without closing it must not run out of descriptors.
         with suppress(Exception):
             self.close()
-
-
-class Budget:
-    """How much may still be read."""
-
-    __slots__ = ("bytes_left", "is_whole", "records_left")
-
-    def __init__(self, max_records: int, max_bytes: int | None) -> None:
-        self.records_left = max_records
-        self.bytes_left = max_bytes
-        self.is_whole = True
-        """Whether nothing was taken yet: then one record may be larger than the budget."""
-
-    @property
-    def is_spent(self) -> bool:
-        return self.records_left <= 0 or (self.bytes_left is not None and self.bytes_left <= 0)
-
-    def take(self, records: list[Record]) -> list[Record]:
-        """Return the first records that are within the budget, which is smaller then."""
-        if self.bytes_left is None:
-            self.spend(len(records), 0)
-            return records
-        for count, record in enumerate(records):
-            size_bytes = len(record.payload)
-            if size_bytes > self.bytes_left and not self.is_whole:
-                self.bytes_left = 0
-                return records[:count]
-            self.spend(1, size_bytes)
-        return records
-
-    def spend(self, records: int, size_bytes: int) -> None:
-        """Note that so much was taken."""
-        self.records_left -= records
-        self.is_whole = self.is_whole and not records
-        if self.bytes_left is not None:
-            self.bytes_left -= size_bytes
-
-
-def by_time(records: list[TopicRecord]) -> Iterator[TopicRecord]:
-    """Yield what `fetch` returned by timestamp, as far as that leaves partitions in order."""
-    return _merge(list(each) for _, each in groupby(records, key=attrgetter("partition")))
-
-
-def _merge(sources: Iterable[Iterable[TopicRecord]]) -> Iterator[TopicRecord]:
-    return heapq.merge(*sources, key=attrgetter("timestamp_us"))
-
-
-def limited(
-    records: Iterator[TopicRecord], max_records: int | None, max_bytes: int | None
-) -> Iterator[TopicRecord]:
-    """Yield no more than so many records and bytes, but always at least one record."""
-    size_bytes = 0
-    for count, record in enumerate(islice(records, max_records)):
-        size_bytes += len(record.key or b"") + len(record.value or b"")
-        if max_bytes is not None and size_bytes > max_bytes and count:
-            return
-        yield record
-
-
-def check_limits(
-    max_records: int | None, max_bytes: int | None, *, may_be_all: bool = True
-) -> None:
-    """Raise InvalidArgument for limits nothing can keep to."""
-    if max_records is None and not may_be_all:
-        raise InvalidArgument("max_records must be a positive whole number")
-    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise InvalidArgument(f"{name} must be a positive whole number: {value!r}")
-
-
-def budget(max_records: int | None, max_bytes: int | None) -> Budget:
-    """Return a budget for tables that are yielded one by one."""
-    check_limits(max_records, max_bytes)
-    return Budget(1 << 62 if max_records is None else max_records, max_bytes)

@@ -25,9 +25,11 @@ from segue.stores.file.documents import read_document, write_document
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import GROUPS, TopicCore
 from segue.stores.file.topics.member import FileMember
-from segue.stores.file.topics.places import check_start, resolve_in, resolved, start_in
+from segue.stores.file.topics.places import resolve_in, resolved
 from segue.stores.file.topics.reader import lag_of
 from segue.stores.topic_contract import GroupInfo, Lag, MemberInfo, OnRebalance, Start
+from segue.stores.topic_manifest import GROUP_PREFIX, group_mark
+from segue.stores.topic_reading import check_start, start_in
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class GroupCore:
     def __init__(self, topic: TopicCore, name: str) -> None:
         self.topic = topic
         self.name = name
-        self.mark = marks.group_mark(name)
+        self.mark = group_mark(name)
         self.path = topic.path / GROUPS / name
         self._disk = topic.place.disk
         self._boot = self._disk.boot_id()
@@ -248,5 +250,4 @@ class FileGroup:
 def group_names(topic: TopicCore) -> list[str]:
     """Return the names of the groups there are."""
     found = marks.all_names(topic.log(partition) for partition in topic.numbers())
-    prefix = marks.GROUP_PREFIX
-    return [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+    return [name.removeprefix(GROUP_PREFIX) for name in found if name.startswith(GROUP_PREFIX)]

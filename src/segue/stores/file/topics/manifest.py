@@ -1,52 +1,16 @@
 """What says how a topic is made: `manifest.json`, replaced in one step, never changed in place."""
 
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from segue.delivery.topic_rules import PARTITIONS_MAX, TopicRules
-from segue.errors import CorruptManifest, InvalidArgument
+from segue.delivery.topic_rules import TopicRules
+from segue.errors import CorruptManifest
 from segue.log.disk import Disk
 from segue.stores.file.documents import number, read_document, write_document
+from segue.stores.topic_manifest import Manifest
 
 FILENAME: Final = "manifest.json"
 FORMAT: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """How a topic is made."""
-
-    partitions: int
-    rules: TopicRules = field(default_factory=TopicRules)
-    version: int = 1
-    created_us: int = 0
-
-    def __post_init__(self) -> None:
-        check_partitions(self.partitions)
-
-    def changed(
-        self, *, partitions: int | None = None, rules: TopicRules | None = None
-    ) -> "Manifest":
-        """Return the next version. Raises InvalidArgument for fewer partitions."""
-        if partitions is not None and partitions < self.partitions:
-            raise InvalidArgument(
-                f"partitions are never removed: there are {self.partitions}, not {partitions}"
-            )
-        return replace(
-            self,
-            partitions=partitions or self.partitions,
-            rules=rules or self.rules,
-            version=self.version + 1,
-        )
-
-
-def check_partitions(partitions: int) -> None:
-    """Raise InvalidArgument unless a topic can have so many partitions."""
-    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidArgument(
-            f"partitions must be a whole number from 1 to {PARTITIONS_MAX}: {partitions!r}"
-        )
 
 
 def write_manifest(directory: Path, manifest: Manifest, disk: Disk) -> None:

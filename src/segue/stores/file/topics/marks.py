@@ -5,26 +5,11 @@ only, protects both.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
-from segue.errors import CorruptPosition, InvalidName
+from segue.errors import CorruptPosition
 from segue.log import Log
-from segue.log.layout import Offset, checked_name
+from segue.log.layout import Offset
 from segue.log.positions import SavedPosition
-
-GROUP_PREFIX: Final = "group."
-
-
-def reader_mark(name: str) -> str:
-    """Return the name of a reader's position. Raises InvalidName."""
-    if checked_name(name).startswith(GROUP_PREFIX):
-        raise InvalidName(f"{name!r}: names that begin with {GROUP_PREFIX!r} are for groups")
-    return name
-
-
-def group_mark(name: str) -> str:
-    """Return the name of a group's position. Raises InvalidName."""
-    return checked_name(GROUP_PREFIX + checked_name(name))
 
 
 def names_of(log: Log) -> list[str]:

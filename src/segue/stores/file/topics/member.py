@@ -22,10 +22,11 @@ from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.file.claims import Claim, claim
 from segue.stores.file.topics import marks
-from segue.stores.file.topics.places import check_offsets, resolve_in
+from segue.stores.file.topics.places import resolve_in
 from segue.stores.file.topics.polling import Poller
 from segue.stores.file.topics.reader import save_places
 from segue.stores.topic_contract import OnRebalance, Start
+from segue.stores.topic_reading import check_offsets
 
 if TYPE_CHECKING:
     from segue.stores.file.topics.group import GroupCore

@@ -9,8 +9,9 @@ from segue.errors import LogClosed
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.file.topics.core import TopicCore
-from segue.stores.file.topics.feed import Feed, check_limits
+from segue.stores.file.topics.feed import Feed
 from segue.stores.topic_contract import POLL_RECORDS_DEFAULT
+from segue.stores.topic_reading import check_limits
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,16 +30,10 @@ from segue.errors import CorruptManifest, InvalidArgument, ProducerBusy, StoreCl
 from segue.log.layout import checked_name
 from segue.stores.file.claims import claim
 from segue.stores.file.documents import number, read_document, write_document
-from segue.stores.file.topics.appending import (
-    Packed,
-    append_batch,
-    check_sizes,
-    events_from,
-    packed,
-    reserve,
-)
+from segue.stores.file.topics.appending import append_batch, check_sizes, reserve
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
+from segue.stores.topic_events import Packed, events_from, packed
 
 FORMAT: Final = 1
 

@@ -10,15 +10,11 @@ from segue.errors import InvalidArgument, SegueError, StoreClosed
 from segue.log.layout import Offset
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.core import TopicCore
-from segue.stores.file.topics.places import (
-    check_offsets,
-    check_start,
-    resolve_in,
-    resolved,
-    start_in,
-)
+from segue.stores.file.topics.places import resolve_in, resolved
 from segue.stores.file.topics.polling import Poller
 from segue.stores.topic_contract import Lag, Partitions, ReaderStart
+from segue.stores.topic_manifest import reader_mark
+from segue.stores.topic_reading import check_offsets, check_start, start_in
 
 
 class FileTopicReader(Poller):
@@ -29,7 +25,7 @@ class FileTopicReader(Poller):
     ) -> None:
         super().__init__(core)
         self.name = name
-        self._mark = marks.reader_mark(name)
+        self._mark = reader_mark(name)
         self._grows = partitions is None
         self._closed = False
         self._moves = 0

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from segue.delivery.message import Body
 from segue.delivery.partitioning import partition_of
@@ -28,23 +27,11 @@ from segue.log.record import datetime_from
 from segue.log.sending import HasFileno, Writable
 from segue.stores.arguments import duration_us
 from segue.stores.file.topics import bulk, keeping, marks
-from segue.stores.file.topics.appending import (
-    append_each,
-    append_one,
-    events_from,
-    packed,
-)
-from segue.stores.file.topics.core import TopicCore, check_rules
-from segue.stores.file.topics.feed import Budget, Feed, budget, by_time, check_limits, limited
+from segue.stores.file.topics.appending import append_each, append_one
+from segue.stores.file.topics.core import TopicCore
+from segue.stores.file.topics.feed import Feed
 from segue.stores.file.topics.group import FileGroup, group_names
-from segue.stores.file.topics.manifest import check_partitions
-from segue.stores.file.topics.places import (
-    OneStart,
-    check_start,
-    in_partition,
-    resolve_in,
-    resolved,
-)
+from segue.stores.file.topics.places import resolve_in, resolved
 from segue.stores.file.topics.polling import tries
 from segue.stores.file.topics.producer import FileProducer
 from segue.stores.file.topics.reader import FileTopicReader, lag_of
@@ -58,6 +45,18 @@ from segue.stores.topic_contract import (
     ReaderStart,
     Start,
     TopicInfo,
+)
+from segue.stores.topic_events import events_from, packed
+from segue.stores.topic_manifest import GROUP_PREFIX, check_partitions, check_rules, reader_mark
+from segue.stores.topic_reading import (
+    Budget,
+    OneStart,
+    budget,
+    by_time,
+    check_limits,
+    check_start,
+    in_partition,
+    limited,
 )
 
 if TYPE_CHECKING:
@@ -277,11 +276,11 @@ class FileTopic:
 
     def _reader_names(self) -> list[str]:
         found = marks.all_names(self._core.log(partition) for partition in self._core.numbers())
-        return [name for name in found if not name.startswith(marks.GROUP_PREFIX)]
+        return [name for name in found if not name.startswith(GROUP_PREFIX)]
 
     def remove_reader(self, name: str) -> bool:
         """Forget a reader, so that it holds nothing back; tell whether it was there."""
-        mark = marks.reader_mark(name)
+        mark = reader_mark(name)
         removed = [
             self._core.log(partition).remove_reader(mark) for partition in self._core.numbers()
         ]
@@ -311,13 +310,8 @@ class FileTopic:
         dry_run: bool = False,
     ) -> CleanReport:
         """Delete the segments that may go, by the rules or by stricter limits given here."""
-        asked = TopicRules(keep_seconds=keep_seconds, keep_bytes=keep_bytes, lag_max=lag_max)
-        rules = self.rules
-        rules = replace(
-            rules,
-            keep_seconds=_stricter(asked.keep_seconds, rules.keep_seconds),
-            keep_bytes=_stricter(asked.keep_bytes, rules.keep_bytes),
-            lag_max=_stricter(asked.lag_max, rules.lag_max),
+        rules = self.rules.tightened(
+            keep_seconds=keep_seconds, keep_bytes=keep_bytes, lag_max=lag_max
         )
         chosen = self._core.chosen(partitions)
         return keeping.clean(self._core, rules, chosen, dry_run=dry_run)
@@ -372,11 +366,3 @@ class FileTopic:
     def adopt(self, path: str | PathLike[str], *, partition: int, key: str) -> Adoption:
         """Append all records of a sealed segment that was written elsewhere, in one step."""
         return bulk.adopt(self._core, Path(path), partition=partition, key=key)
-
-
-Limit = TypeVar("Limit", int, float)
-
-
-def _stricter(asked: Limit | None, ruled: Limit | None) -> Limit | None:
-    limits = [limit for limit in (asked, ruled) if limit is not None]
-    return min(limits, default=None)

@@ -15,6 +15,10 @@
 --                                queue_<p>:held        messages that wait for others of their group
 --                                later:next_offset     the same of what is pushed with a delay
 --                                dead:next_number      the number of the next dead letter
+--                                token                 the token given last
+--                                lease_first           no lease ends before, µs of ticks
+--                                delayed_first         nothing is due before, µs since 1970
+--                                in_line               how many ids all :ready_<p> have together
 --                                rate_due, rate_base   when the next one is due by the rate, in ns
 --                                                      behind a moment, and that moment, µs of ticks
 --                                held                  messages that wait for others of their group
@@ -35,7 +39,7 @@
 --   :kept_<lane>         ZSET    offsets of settled messages that are kept
 --   :kept                HASH    id → item
 --   :totals              HASH    what happened how often
---   :token               STRING  the token given last; outlives the queue
+--   :token               STRING  the token given last when the queue was removed
 --
 -- An item is  time µs (8) · attr (4) · expires µs (8, if it does) · group (16, if any) · prefix · body
 -- with the attr of delivery/message.py. An id is <priority>-<offset>, or later-<16 digits>.
@@ -62,6 +66,7 @@ local TURN_SHIFT = 1e16
 local NO_GROUP = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local STATE = '>BBI8I4I4I4I8Bc16I2'
 local STATE_HEAD = 49
+local STATE_GROUP = 32
 local LETTER = '>I8I8I4I4I4BI2'
 local LETTER_HEAD = 31
 
@@ -87,16 +92,61 @@ local function rules_of(text)
   return rules
 end
 
+local function make_lane(base, priority, said, first)
+  local name = 'queue_' .. whole(priority)
+  return {
+    priority = priority, name = name, key = base .. ':' .. name .. '_seg_',
+    is_new = not said[first + 1],
+    count = tonumber(said[first] or 0), next_offset = tonumber(said[first + 1] or 0),
+    head = tonumber(said[first + 2] or 0), tail = tonumber(said[first + 3] or 0),
+    tail_count = tonumber(said[first + 4] or 0),
+  }
+end
+
+-- Read what every call needs to know, at once. What is changed of it is written by `finish`.
 local function open(base, now_us, ticks_us)
   local meta = base .. ':metadata'
-  local said = redis.call('HMGET', meta, 'rules', 'paused', 'generation')
+  local said = redis.call('HMGET', meta, 'rules', 'paused', 'generation', 'token', 'lease_first',
+    'delayed_first', 'in_line', 'queue_0:count', 'queue_0:next_offset', 'queue_0:head_segment',
+    'queue_0:tail_segment', 'queue_0:tail_count')
   return {
     base = base, now = now_us, ticks = ticks_us, meta = meta,
     rules = rules_of(said[1] or DEFAULT_RULES),
     paused = said[2] == '1',
     generation = said[3],
-    lanes = {}, news = 0, room = 0,
+    token = tonumber(said[4] or 0),
+    lease_first = tonumber(said[5] or ''),
+    delayed_first = tonumber(said[6] or ''),
+    in_line = tonumber(said[7] or 0),
+    lanes = { [0] = make_lane(base, 0, said, 8) },
+    changes = {}, news = 0, room = 0,
   }
+end
+
+-- Have a field of the metadata written at the end of the call.
+local function set(q, field, value)
+  local changes = q.changes
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
+end
+
+local function set_in_line(q, by)
+  q.in_line = q.in_line + by
+  q.is_line_changed = true
+end
+
+local function note_lease_end(q, ticks_us)
+  if q.lease_first == nil or ticks_us < q.lease_first then
+    q.lease_first = ticks_us
+    set(q, 'lease_first', whole(ticks_us))
+  end
+end
+
+local function note_due(q, due_us)
+  if q.delayed_first == nil or due_us < q.delayed_first then
+    q.delayed_first = due_us
+    set(q, 'delayed_first', whole(due_us))
+  end
 end
 
 local function id_of(lane, offset)
@@ -115,6 +165,19 @@ local function call_many(command, key, arguments)
   for first = 1, #arguments, ARGUMENTS_MAX do
     redis.call(command, key, unpack(arguments, first, math.min(first + ARGUMENTS_MAX - 1, #arguments)))
   end
+end
+
+-- Return fields of a hash, a part of them at a time.
+local function get_many(key, fields)
+  if #fields <= ARGUMENTS_MAX then return redis.call('HMGET', key, unpack(fields)) end
+  local found = {}
+  for first = 1, #fields, ARGUMENTS_MAX do
+    local last = math.min(first + ARGUMENTS_MAX - 1, #fields)
+    for place, value in ipairs(redis.call('HMGET', key, unpack(fields, first, last))) do
+      found[first + place - 1] = value
+    end
+  end
+  return found
 end
 
 local function add_total(q, name, count)
@@ -177,22 +240,13 @@ local function lane_of(q, priority)
   local name = 'queue_' .. whole(priority)
   local said = redis.call('HMGET', q.meta, name .. ':count', name .. ':next_offset',
     name .. ':head_segment', name .. ':tail_segment', name .. ':tail_count')
-  lane = {
-    priority = priority, name = name, key = q.base .. ':' .. name .. '_seg_',
-    is_new = not said[2],
-    count = tonumber(said[1] or 0), next_offset = tonumber(said[2] or 0),
-    head = tonumber(said[3] or 0), tail = tonumber(said[4] or 0),
-    tail_count = tonumber(said[5] or 0),
-  }
+  lane = make_lane(q.base, priority, said, 1)
   q.lanes[priority] = lane
   return lane
 end
 
 local function save_lane(q, lane)
-  local name = lane.name
-  redis.call('HSET', q.meta, name .. ':count', lane.count, name .. ':next_offset',
-    whole(lane.next_offset), name .. ':head_segment', whole(lane.head),
-    name .. ':tail_segment', whole(lane.tail), name .. ':tail_count', lane.tail_count)
+  lane.is_changed = true
   if lane.is_new then
     redis.call('ZADD', q.base .. ':lanes', lane.priority, lane.priority)
     lane.is_new = false
@@ -292,7 +346,8 @@ end
 
 local function line_up(q, id, s)
   local lane, offset = place_of(id)
-  redis.call('ZADD', q.base .. ':ready_' .. whole(s.priority), turn_of(lane, offset, s), id)
+  local key = q.base .. ':ready_' .. whole(s.priority)
+  set_in_line(q, redis.call('ZADD', key, turn_of(lane, offset, s), id))
   redis.call('ZADD', q.base .. ':lines', s.priority, s.priority)
   q.news = q.news + 1
 end
@@ -379,7 +434,7 @@ local function settle(q, id, s, item)
   if s.kind == LEASED then
     redis.call('ZREM', base .. ':leases', id)
   elseif s.kind == READY then
-    redis.call('ZREM', base .. ':ready_' .. whole(s.priority), id)
+    set_in_line(q, -redis.call('ZREM', base .. ':ready_' .. whole(s.priority), id))
   elseif s.kind == DELAYED then
     redis.call('ZREM', base .. ':delayed', id)
   else
@@ -430,6 +485,7 @@ local function give_back(q, id, s, cause, not_before, text)
   if not_before > 0 then
     s.kind = DELAYED
     redis.call('ZADD', q.base .. ':delayed', whole(not_before), id)
+    note_due(q, not_before)
   else
     s.kind = READY
     line_up(q, id, s)
@@ -441,8 +497,8 @@ end
 
 -- Time --------------------------------------------------------------------------------------------
 
--- Give back what leases that have ended held, and let come what is due.
-local function tend(q)
+-- Give back what leases that have ended held.
+local function tend_leases(q)
   local ended = redis.call('ZRANGEBYSCORE', q.base .. ':leases', '-inf', whole(q.ticks), 'LIMIT', 0, LOOKED_MAX)
   for _, id in ipairs(ended) do
     local s = state_of(q, id)
@@ -454,6 +510,13 @@ local function tend(q)
       give_back(q, id, s, EXPIRED, 0, 'its lease expired')
     end
   end
+  local first = redis.call('ZRANGE', q.base .. ':leases', 0, 0, 'WITHSCORES')
+  q.lease_first = tonumber(first[2] or '')
+  set(q, 'lease_first', q.lease_first and whole(q.lease_first) or '')
+end
+
+-- Let come what is due.
+local function tend_delayed(q)
   local due = redis.call('ZRANGEBYSCORE', q.base .. ':delayed', '-inf', whole(q.now), 'LIMIT', 0, LOOKED_MAX)
   for _, id in ipairs(due) do
     redis.call('ZREM', q.base .. ':delayed', id)
@@ -464,6 +527,14 @@ local function tend(q)
       line_up(q, id, s)
     end
   end
+  local first = redis.call('ZRANGE', q.base .. ':delayed', 0, 0, 'WITHSCORES')
+  q.delayed_first = tonumber(first[2] or '')
+  set(q, 'delayed_first', q.delayed_first and whole(q.delayed_first) or '')
+end
+
+local function tend(q)
+  if q.lease_first and q.lease_first <= q.ticks then tend_leases(q) end
+  if q.delayed_first and q.delayed_first <= q.now then tend_delayed(q) end
 end
 
 -- Return in how many µs something may happen by itself; -1 if nothing will.
@@ -482,15 +553,39 @@ local function next_event(q, rate_wait_us)
   return soonest and math.ceil(soonest) or -1
 end
 
--- Tell whoever waits for what this call has brought about.
+-- Write what was changed, and tell whoever waits for what this call has brought about.
 local function finish(q)
   if q.trims then
     for lane in pairs(q.trims) do trim_kept(q, lane) end
+    q.trims = nil
   end
-  if q.news > 0 then rouse(q.base, 'takers', q.news, q.ticks) end
+  for _, lane in pairs(q.lanes) do
+    if lane.is_changed then
+      local name = lane.name
+      set(q, name .. ':count', lane.count)
+      set(q, name .. ':next_offset', whole(lane.next_offset))
+      set(q, name .. ':head_segment', whole(lane.head))
+      set(q, name .. ':tail_segment', whole(lane.tail))
+      set(q, name .. ':tail_count', lane.tail_count)
+      lane.is_changed = false
+    end
+  end
+  if q.is_line_changed then
+    set(q, 'in_line', q.in_line)
+    q.is_line_changed = false
+  end
+  if #q.changes > 0 then
+    call_many('HSET', q.meta, q.changes)
+    q.changes = {}
+  end
+  if q.news > 0 then
+    rouse(q.base, 'takers', q.news, q.ticks)
+    q.news = 0
+  end
   if q.room > 0 then
     if q.rules.capacity then rouse(q.base, 'pushers', q.room, q.ticks) end
     if q.rules.max_leases then rouse(q.base, 'takers', q.room, q.ticks) end
+    q.room = 0
   end
 end
 
@@ -564,9 +659,10 @@ end
 -- Take one message that is in line, or deal with one that cannot be taken. Returns a delivery, and
 -- whether there was anything.
 local function take_returned(q, priority, settles)
-  local key = q.base .. ':ready_' .. whole(priority)
-  local first = redis.call('ZPOPMIN', key)
+  if q.in_line == 0 then return nil, false end
+  local first = redis.call('ZPOPMIN', q.base .. ':ready_' .. whole(priority))
   if #first == 0 then return nil, false end
+  set_in_line(q, -1)
   local id = first[1]
   local s, item = state_of(q, id), item_of(q, id)
   if not s or not item then
@@ -664,6 +760,13 @@ local function take_from_lane(q, lane, most, settles)
     items = taken }, #items, false
 end
 
+-- Return the priorities to look at, the most urgent first.
+local function lines_for(q, most)
+  -- None is more urgent than 0: where that has enough, the others need not be asked for.
+  if q.in_line == 0 and q.lanes[0].count >= most then return { 0 } end
+  return redis.call('ZRANGE', q.base .. ':lines', 0, -1)
+end
+
 -- Return what to deliver next, and whether there may be more than could be looked at.
 local function take(q, most, settles)
   local out = {}
@@ -672,7 +775,7 @@ local function take(q, most, settles)
   local full = {}
   while most > 0 do
     local progressed = false
-    for _, said in ipairs(redis.call('ZRANGE', q.base .. ':lines', 0, -1)) do
+    for _, said in ipairs(lines_for(q, most)) do
       local priority = tonumber(said)
       local delivery, found
       repeat
@@ -730,11 +833,10 @@ local function add_deliveries(answer, deliveries)
 end
 
 local function next_token(q)
-  local key = q.base .. ':token'
   -- By the clock, so that none is given twice even if a failover loses the last ones.
-  local token = math.max(tonumber(redis.call('GET', key) or 0) + 1, q.now)
-  redis.call('SET', key, whole(token))
-  return token
+  q.token = math.max(q.token + 1, q.now)
+  set(q, 'token', whole(q.token))
+  return q.token
 end
 
 local function ttl_of(q, given)
@@ -764,44 +866,51 @@ local function lease(base, argv, now_us, ticks_us)
     return { 0, ttl, more and 1 or 0, next_event(q, rate_wait_us(q)) }, { 0, ttl, {} }
   end
   local token = next_token(q)
-  local states, bodies, ends, ids = {}, {}, {}, {}
-  local deadline = whole(ticks_us + ttl)
-  local count = 0
+  local states, bodies, ends, runs = {}, {}, {}, {}
+  local deadline = ticks_us + ttl
+  local deadline_text = whole(deadline)
+  local size = 0
   for _, each in ipairs(deliveries) do
     local s = each.state or fresh_state(each.priority, nil)
     if not each.state then s.kind, s.started, s.attempt = LEASED, 1, 1 end
     s.token, s.text = token, owner
     local packed = pack_state(s)
+    local prefix = each.lane ~= ASIDE and whole(each.lane) .. '-'
+    local first = each.first - 1
     for place, item in ipairs(each.items) do
-      local id = each.ids and each.ids[place] or id_of(each.lane, each.first + place - 1)
-      ids[#ids + 1] = id
-      states[#states + 1] = id
-      states[#states + 1] = packed
-      bodies[#bodies + 1] = id
-      bodies[#bodies + 1] = item
-      ends[#ends + 1] = deadline
-      ends[#ends + 1] = id
-      count = count + 1
+      local id = prefix and prefix .. whole(first + place) or each.ids[place]
+      states[size + 1], states[size + 2] = id, packed
+      bodies[size + 1], bodies[size + 2] = id, item
+      ends[size + 1], ends[size + 2] = deadline_text, id
+      size = size + 2
     end
+    runs[#runs + 1] = each.lane
+    runs[#runs + 1] = each.first
+    runs[#runs + 1] = #each.items
   end
   call_many('HSET', base .. ':touched', states)
   call_many('HSET', base .. ':bodies', bodies)
   call_many('ZADD', base .. ':leases', ends)
-  meter(q, count)
+  note_lease_end(q, deadline)
+  meter(q, size / 2)
   finish(q)
-  return add_deliveries({ token, ttl, 0, -1 }, deliveries), { token, ttl, ids }
+  return add_deliveries({ token, ttl, 0, -1 }, deliveries), { token, ttl, runs }
 end
 
 -- Answer a lease again: with what of it is still held.
 local function recall_lease(base, memory)
   local q = { base = base }
   local answer = { memory[1], memory[2], 0, -1 }
-  for _, id in ipairs(memory[3]) do
-    local s = state_of(q, id)
-    if s and s.kind == LEASED and s.token == memory[1] then
-      local lane, offset = place_of(id)
-      add_deliveries(answer, { { lane = lane, first = offset, attempt = s.attempt, since = s.since,
-        priority = s.priority, items = { item_of(q, id) } } })
+  local runs = memory[3]
+  for place = 1, #runs, 3 do
+    local lane, first = runs[place], runs[place + 1]
+    for offset = first, first + runs[place + 2] - 1 do
+      local id = id_of(lane, offset)
+      local s = state_of(q, id)
+      if s and s.kind == LEASED and s.token == memory[1] then
+        add_deliveries(answer, { { lane = lane, first = offset, attempt = s.attempt,
+          since = s.since, priority = s.priority, items = { item_of(q, id) } } })
+      end
     end
   end
   return answer
@@ -841,7 +950,10 @@ end
 local function begin(q)
   if q.generation then return end
   q.generation = whole(q.now)
-  redis.call('HSET', q.meta, 'generation', q.generation, 'segment_size', q.rules.segment_size)
+  set(q, 'generation', q.generation)
+  set(q, 'segment_size', q.rules.segment_size)
+  local token = redis.call('GET', q.base .. ':token')
+  if token then set(q, 'token', token) end
   redis.call('PERSIST', q.base .. ':requests')
 end
 
@@ -936,6 +1048,7 @@ local function make_space(q, count, waiter, step)
     end
     if rules.on_full == 'drop_oldest' and drop(q, missing) then return nil end
   end
+  finish(q)
   return redis.error_reply('SEGUEFULL ' .. whole(rules.capacity))
 end
 
@@ -1009,6 +1122,7 @@ local function push(base, argv, now_us, ticks_us)
       save_state(q, id, s)
       redis.call('HSET', base .. ':bodies', id, item)
       redis.call('ZADD', base .. ':delayed', whole(s.not_before), id)
+      note_due(q, s.not_before)
       local lane = lane_of(q, priority)
       if lane.is_new then save_lane(q, lane) end
       ids[number] = id
@@ -1052,20 +1166,25 @@ end
 local function ack(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   tend(q)
-  local lost, held, plain = {}, {}, {}
-  for place = 4, #argv, 2 do
-    local id, token = argv[place], tonumber(argv[place + 1])
-    local s = not held[id] and state_of(q, id)
-    if s and s.kind == LEASED and s.token == token then
-      held[id] = true
-      if s.group or q.rules.keeps then
-        settle(q, id, s)
+  local lost, plain = {}, {}
+  local ids = {}
+  for place = 4, #argv, 2 do ids[#ids + 1] = argv[place] end
+  local states = get_many(base .. ':touched', ids)
+  local keeps, done = q.rules.keeps, {}
+  for place, id in ipairs(ids) do
+    local packed, token = states[place], tonumber(argv[2 * place + 3])
+    local kind, _, held = 0, 0, 0
+    if packed and not done[id] then kind, _, held = struct.unpack('>BBI8', packed) end
+    if kind == LEASED and held == token then
+      done[id] = true
+      if keeps or string.sub(packed, STATE_GROUP, STATE_GROUP + DIGEST_BYTES - 1) ~= NO_GROUP then
+        settle(q, id, unpack_state(packed))
       else
         plain[#plain + 1] = id
       end
     else
-      lost[#lost + 1] = (place - 4) / 2
-      lost[#lost + 1] = lost_because(s or nil)
+      lost[#lost + 1] = place - 1
+      lost[#lost + 1] = lost_because(packed and not done[id] and unpack_state(packed) or nil)
     end
   end
   if #plain > 0 then
@@ -1074,7 +1193,7 @@ local function ack(base, argv, now_us, ticks_us)
     call_many('HDEL', base .. ':bodies', plain)
     q.room = q.room + #plain
   end
-  add_total(q, 'acked', (#argv - 3 - #lost) / 2)
+  add_total(q, 'acked', #ids - #lost / 2)
   finish(q)
   return lost
 end
@@ -1126,6 +1245,8 @@ local function extend(base, argv, now_us, ticks_us)
     return redis.error_reply('SEGUELOST ' .. lost_because(s))
   end
   redis.call('ZADD', base .. ':leases', 'XX', whole(ticks_us + ttl), argv[4])
+  note_lease_end(q, ticks_us + ttl)
+  finish(q)
   return 1
 end
 
@@ -1240,6 +1361,9 @@ local function probe(base, argv, now_us, ticks_us)
   elseif argv[4] ~= '' then
     enlist(base, 'takers', argv[4], ticks_us + tonumber(argv[5]))
   end
+  -- What was put back is no news.
+  q.news = 0
+  finish(q)
   return { #found, more and 0 or next_event(q, rate_wait_us(q)) }
 end
 
@@ -1522,6 +1646,7 @@ local function remove(base)
     'dead', 'letters', 'kept', 'kept_' .. whole(ASIDE), 'totals' }) do
     redis.call('UNLINK', base .. ':' .. name)
   end
+  if q.token > 0 then redis.call('SET', base .. ':token', whole(q.token)) end
   redis.call('PEXPIRE', base .. ':requests', whole(REQUEST_KEPT_US / 1000))
   rouse(base, 'takers', LOOKED_MAX, 0)
   rouse(base, 'pushers', LOOKED_MAX, 0)

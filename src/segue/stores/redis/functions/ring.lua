@@ -246,7 +246,7 @@ local function standing(base, ring, ticks_us)
     holder, groups}
 end
 
--- waiter, how long it waits, transaction id, ttl → "done", token, standing | "busy", …
+-- waiter, how long it waits, transaction id, ttl → "done", token, standing, time | "busy", …
 local function lock(base, argv, now_us, ticks_us)
   local ring = ring_of(base)
   if not ring then return redis.error_reply(MISSING) end
@@ -255,7 +255,7 @@ local function lock(base, argv, now_us, ticks_us)
   local token = next_token(ring, now_us)
   redis.call('HSET', base .. ':metadata', 'token', whole(token), 'lock_token', whole(token),
     'lock_owner', argv[6], 'lock_until', whole(ticks_us + tonumber(argv[7])))
-  return {'done', token, standing(base, ring, ticks_us)}
+  return {'done', token, standing(base, ring, ticks_us), now_us}
 end
 
 -- Tell whether the commit of a lock that is over is what ended it.
