@@ -15,7 +15,7 @@ from segue import Item, QueueRules
 from segue.errors import LeaseLost, QueueEmpty
 from segue.stores.contract import Outcome, Queue, Store
 from segue.stores.file import core, delivering, journal, upkeep
-from tests.contract.worlds import FileWorld
+from tests.contract.worlds import FileWorld, World
 from tests.property.queue_model import MessageModel, QueueModel
 
 DELIVERIES_MAX = 3
@@ -64,18 +64,21 @@ SMALL = [
 """Limits that are large in life, and so small here that they are met all the time."""
 
 
+def scratch_directory() -> Path:
+    """Return an empty directory, in memory if there is some."""
+    shared_memory = Path("/dev/shm")
+    base = shared_memory if shared_memory.is_dir() else None
+    return Path(tempfile.mkdtemp(prefix="segue-queue-", dir=base))
+
+
 class QueueMachine(RuleBasedStateMachine):
     """One queue through three handles, each as another process would have it, against a dict."""
 
     def __init__(self) -> None:
         super().__init__()
-        shared_memory = Path("/dev/shm")
-        base = shared_memory if shared_memory.is_dir() else None
-        self.scratch = Path(tempfile.mkdtemp(prefix="segue-queue-", dir=base))
+        self.scratch = scratch_directory()
         self.patch = pytest.MonkeyPatch()
-        for module, name, value in SMALL:
-            self.patch.setattr(module, name, value)
-        self.world = FileWorld(self.scratch / "data", sync="os")
+        self.world = self.make_world()
         self.clock = self.world.clock
         self.stores: list[Store] = [self.world.open() for _ in range(3)]
         self.handles = [store.queue("jobs", RULES) for store in self.stores]
@@ -84,6 +87,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.steps = 0
         self.edges: set[int] = set()
         """Times at which something happens by the clock alone."""
+
+    def make_world(self) -> World:
+        """Return where the queue is to be, with limits that are met all the time."""
+        for module, name, value in SMALL:
+            self.patch.setattr(module, name, value)
+        return FileWorld(self.scratch / "data", sync="os")
 
     def look(self, handle: int) -> Queue:
         """Return a handle; whatever it does first, it notices what has ended."""

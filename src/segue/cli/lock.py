@@ -31,27 +31,27 @@ def add_verbs(group: typer.Typer) -> None:
         group.command(verb.__name__.rstrip("_"))(verb)
 
 
-def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
+def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     """List the locks that were ever taken and who holds them now.
 
     \b
     Example:
       segue lock ls data
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         holdings = Holdings(store)
         show(holdings.locks(), as_json=as_json)
     raise typer.Exit(holdings.code)
 
 
-def show_(path: StoreArgument, name: LockArgument, as_json: JsonOption = False) -> None:
+def show_(url: StoreArgument, name: LockArgument, as_json: JsonOption = False) -> None:
     """Show who holds a lock, with which token and for how long.
 
     \b
     Example:
       segue lock show data nightly
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         if name not in store.locks():
             raise NotFound(f"nobody has ever taken lock {name} in {store.url}")
         owner, token, seconds_left = store.lock(name).holder() or (None, None, None)
@@ -70,7 +70,7 @@ def show_(path: StoreArgument, name: LockArgument, as_json: JsonOption = False) 
 
 
 def run(
-    path: StoreArgument,
+    url: StoreArgument,
     name: LockArgument,
     command: Annotated[
         list[str],
@@ -125,7 +125,7 @@ def run(
     """
     from segue.cli.supervision import keep_while_running
 
-    with opened_store(path, create=True) as store:
+    with opened_store(url, create=True) as store:
         held = store.lock(name, ttl=ttl).acquire(wait=parsing.wait_from(wait), owner=owner)
         try:
             code = keep_while_running(

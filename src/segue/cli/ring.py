@@ -76,21 +76,21 @@ def add_verbs(group: typer.Typer) -> None:
         group.command()(verb)
 
 
-def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
+def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     """List the rings of a store and how many entries they hold.
 
     \b
     Example:
       segue ring ls data
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         holdings = Holdings(store)
         show(holdings.rings(), as_json=as_json)
     raise typer.Exit(holdings.code)
 
 
 def create(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     *,
     capacity: Annotated[
@@ -111,7 +111,7 @@ def create(
     Example:
       segue ring create data bus --capacity 1000 --entries-per-segment 100
     """
-    with opened_store(path, create=True) as store:
+    with opened_store(url, create=True) as store:
         ring = store.ring(
             name,
             capacity=capacity,
@@ -132,7 +132,7 @@ def create(
 
 
 def enqueue(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     bodies: Annotated[
         list[str],
@@ -159,7 +159,7 @@ def enqueue(
       segue ring enqueue data bus 'The school is closed for summer.' --txn 100
     """
     entries = _bodies(bodies)
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         ring = store.ring(name, mode="open")
         if len(entries) == 1:
             offsets = [
@@ -185,7 +185,7 @@ def enqueue(
 
 
 def dequeue(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     *,
     count: CountOption = 1,
@@ -204,7 +204,7 @@ def dequeue(
     Example:
       segue ring dequeue data bus --group audit -n 10
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         ring = store.ring(name, mode="open")
         if count == 1:
             entry = ring.dequeue(txn, group=group, wait=parsing.wait_from(wait))
@@ -217,7 +217,7 @@ def dequeue(
 
 
 def get(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
     *,
@@ -232,14 +232,14 @@ def get(
     Example:
       segue ring get data bus 17
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         entry = store.ring(name, mode="open").get(offset)
     if entry is None:
         raise NotFound(f"ring {name} has no entry at offset {offset}")
     _show_entries([entry], offsets=False, null=null, as_json=as_json)
 
 
-def info(path: StoreArgument, name: RingArgument, as_json: JsonOption = False) -> None:
+def info(url: StoreArgument, name: RingArgument, as_json: JsonOption = False) -> None:
     """Show how a ring stands and who holds it.
 
     Its size, head and tail, and where its groups are. --json says some of it in two spellings:
@@ -249,7 +249,7 @@ def info(path: StoreArgument, name: RingArgument, as_json: JsonOption = False) -
     Example:
       segue ring info data bus
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         found = store.ring(name, mode="open").info()
     facts = Facts(
         items=(
@@ -275,7 +275,7 @@ def info(path: StoreArgument, name: RingArgument, as_json: JsonOption = False) -
 
 
 def outcome(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     txn: Annotated[
         str, typer.Argument(metavar="ID", help="The transaction's id.", show_default=False)
@@ -291,7 +291,7 @@ def outcome(
     Example:
       segue ring outcome data bus 100
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         found = store.ring(name, mode="open").outcome(txn)
     if found is None:
         raise NotFound(f"ring {name} knows of no transaction {txn} that committed")
@@ -304,7 +304,7 @@ def outcome(
 
 
 def groups(
-    path: StoreArgument,
+    url: StoreArgument,
     name: RingArgument,
     *,
     add: Annotated[
@@ -332,7 +332,7 @@ def groups(
       segue ring groups data bus
       segue ring groups data bus --add audit --from tail
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         ring = store.ring(name, mode="open")
         if add is not None:
             ring.add_group(add, start=start.value)

@@ -37,7 +37,7 @@ def add_verbs(group: typer.Typer) -> None:
         group.command()(verb)
 
 
-def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
+def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     """List the schedules that workers have met, and when they fire.
 
     A schedule is there from the first worker on whose App has it, and stays until 'rm'. The next
@@ -51,13 +51,13 @@ def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
     from segue.clock import system_clock
     from segue.tasks.scheduling import ScheduleBook
 
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         states = ScheduleBook(store).states()
         rows = [_row(states[name], system_clock()) for name in sorted(states)]
     show(Rows(name="schedules", columns=_COLUMNS, rows=rows), as_json=as_json)
 
 
-def run(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> None:
+def run(url: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> None:
     """Queue the task of a schedule now, once, and print its id.
 
     When it fires by itself, and how often it has, stays as it was.
@@ -69,7 +69,7 @@ def run(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) ->
     require_tasks()
     from segue.tasks.scheduling import fire
 
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         state = _existing(store, name)
         task_id = fire(store.queue(state.queue), state)
     if as_json:
@@ -78,7 +78,7 @@ def run(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) ->
         show_line(task_id)
 
 
-def rm(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> None:
+def rm(url: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> None:
     """Forget a schedule that no code has any more.
 
     A worker whose App still has it notes it anew, as one that begins now.
@@ -90,7 +90,7 @@ def rm(path: StoreArgument, name: NameArgument, as_json: JsonOption = False) -> 
     require_tasks()
     from segue.tasks.scheduling import ScheduleBook
 
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         _existing(store, name)
         ScheduleBook(store).remove(name)
     show(Facts(items=[(Column("removed"), name)]), as_json=as_json)

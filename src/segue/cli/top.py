@@ -35,7 +35,7 @@ class Look:
 
 
 def top(
-    path: StoreArgument,
+    url: StoreArgument,
     *,
     every: Annotated[
         float,
@@ -65,12 +65,12 @@ def top(
 
     require_tasks()
     allow_many_files()
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         before = look(store)
         if is_terminal() and not once and not as_json:
-            _live(path, store, before, every)
+            _live(url, store, before, every)
         time.sleep(every)
-        found = sections(path, before, look(store))
+        found = sections(url, before, look(store))
         show(*(brief(found) if is_terminal() and not as_json else found), as_json=as_json)
 
 
@@ -84,7 +84,7 @@ def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> Non
     from segue.cli.top_frame import brief, sections
 
     def frame(now: Look) -> Group:
-        found = brief(sections(path, before, now))
+        found = brief(sections(url, before, now))
         return Group(
             *(
                 facts_table(each) if isinstance(each, Facts) else rows_table(each)

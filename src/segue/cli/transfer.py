@@ -50,7 +50,7 @@ class StateFormat(Enum):
 
 
 def import_(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     file: Annotated[
         Path,
@@ -91,13 +91,13 @@ def import_(
     if dry_run:
         _show_import(state, as_json=as_json)
     else:
-        _import(path, name, state, skip=skip, sync=sync, as_json=as_json)
+        _import(url, name, state, skip=skip, sync=sync, as_json=as_json)
     if state.mismatches:
         raise typer.Exit(ExitCode.MISMATCH)
 
 
 def export(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     output: Annotated[
@@ -126,7 +126,7 @@ def export(
       segue export data mail -o state.json
       segue export data mail | segue import elsewhere mail -
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         counts = queue.count()
         state = queue.state()
     left_out = _left_out(counts)
@@ -156,7 +156,7 @@ def _read(file: Path) -> "ImportedState":
 def _import(
     path: Path, name: str, state: "ImportedState", *, skip: int, sync: Sync, as_json: bool
 ) -> None:
-    with opened_store(path, create=True, sync=sync) as store:
+    with opened_store(url, create=True, sync=sync) as store:
         queue = _queue_for(store, name, state)
         items = _items(state)[skip:]
         _require_room(queue, len(items))

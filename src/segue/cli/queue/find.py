@@ -34,7 +34,7 @@ _COLUMNS: Final = (
 
 
 def show(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     message_id: Annotated[
         str,
@@ -52,7 +52,7 @@ def show(
     Example:
       segue queue show data mail 0-17
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         status = queue.look_up(cast("MessageId", message_id))
     if status is None:
         raise NotFound(f"queue {name} has no message {message_id}: it is settled, or never was")
@@ -85,7 +85,7 @@ def show(
 
 
 def browse(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     state: Annotated[
@@ -120,7 +120,7 @@ def browse(
     states = get_args(MessageState)
     if state is not None and state not in states:
         raise typer.BadParameter(f"must be one of {', '.join(states)}", param_hint="--state")
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         page = queue.browse(
             state=cast("MessageState | None", state),
             limit=limit,

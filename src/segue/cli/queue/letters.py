@@ -83,7 +83,7 @@ class _Choice:
 
 
 def dead(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     cause: CauseOption = None,
@@ -102,7 +102,7 @@ def dead(
       segue queue dead data mail --reason-contains address --limit 20
     """
     choice = _Choice(cause=cause, reason=reason, priority=priority)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         letters = islice(filter(choice, queue.dead_letters()), limit)
         if as_json:
             with bytes_output() as out:
@@ -134,7 +134,7 @@ def dead(
 
 
 def redrive(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     cause: CauseOption = None,
@@ -158,7 +158,7 @@ def redrive(
     Example:
       segue queue redrive data mail --reason-contains 'server is down' --rate 100
     """
-    with opened_queue(path, name) as queue, progress("redriving", queue.count().dead) as advance:
+    with opened_queue(url, name) as queue, progress("redriving", queue.count().dead) as advance:
         report = queue.redrive(
             where=_Choice(cause=cause, reason=reason, priority=priority, looked=advance),
             limit=limit,
@@ -177,7 +177,7 @@ def redrive(
 
 
 def discard(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     cause: CauseOption = None,
@@ -201,7 +201,7 @@ def discard(
     if not dry_run:
         require_yes(yes, as_json=as_json)
     choice = _Choice(cause=cause, reason=reason, priority=priority)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         matched = queue.redrive(where=choice, limit=limit, dry_run=True).matched
         discarded = 0
         if matched and not dry_run:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from segue.stores.contract import QueueStats
 
 
-def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
+def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     """List the queues of a store and how many messages they hold.
 
     A queue that cannot be opened is listed with its problem, and the exit code is that of the
@@ -24,13 +24,13 @@ def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
     Example:
       segue queue ls data
     """
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         holdings = Holdings(store)
         show(holdings.queues(), as_json=as_json)
     raise typer.Exit(holdings.code)
 
 
-def stats(path: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
+def stats(url: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
     """Show how a queue stands and who works on it.
 
     The oldest is how long the message that comes next has been waiting; pinned is what the queue
@@ -41,7 +41,7 @@ def stats(path: StoreArgument, name: QueueArgument, as_json: JsonOption = False)
     Example:
       segue queue stats data mail
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         show(*_sections(queue.stats()), as_json=as_json)
 
 
@@ -92,7 +92,7 @@ def _sections(stats: "QueueStats") -> list[Section]:
 
 
 def state(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     key: Annotated[
         str | None,
@@ -115,7 +115,7 @@ def state(
     Example:
       segue queue state data mail queue_0_seg_0
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         found = cast("dict[str, Json]", queue.state())
     if key is not None and key not in found:
         raise NotFound(f"queue {name} has no {key}")

@@ -16,7 +16,7 @@ from segue.cli.store_arguments import (
 )
 
 
-def pause(path: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
+def pause(url: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
     """Deliver nothing until 'resume'.
 
     That holds durably and for everybody. Pushing goes on.
@@ -25,25 +25,25 @@ def pause(path: StoreArgument, name: QueueArgument, as_json: JsonOption = False)
     Example:
       segue queue pause data mail
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         queue.pause()
     show(Facts(items=[(Column("queue"), name), (Column("paused"), True)]), as_json=as_json)
 
 
-def resume(path: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
+def resume(url: StoreArgument, name: QueueArgument, as_json: JsonOption = False) -> None:
     """Deliver again.
 
     \b
     Example:
       segue queue resume data mail
     """
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         queue.resume()
     show(Facts(items=[(Column("queue"), name), (Column("paused"), False)]), as_json=as_json)
 
 
 def purge(
-    path: StoreArgument, name: QueueArgument, yes: YesOption = False, as_json: JsonOption = False
+    url: StoreArgument, name: QueueArgument, yes: YesOption = False, as_json: JsonOption = False
 ) -> None:
     """Drop all messages that are ready or delayed. What is leased or dead stays.
 
@@ -54,7 +54,7 @@ def purge(
       segue queue purge data mail --yes
     """
     require_yes(yes, as_json=as_json)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         counts = queue.count()
         ask_first(f"Drop {counts.ready + counts.delayed:,} messages of {name}?", yes=yes)
         purged = queue.purge()
@@ -62,7 +62,7 @@ def purge(
 
 
 def rm(
-    path: StoreArgument, name: QueueArgument, yes: YesOption = False, as_json: JsonOption = False
+    url: StoreArgument, name: QueueArgument, yes: YesOption = False, as_json: JsonOption = False
 ) -> None:
     """Delete a queue with all it holds.
 
@@ -74,7 +74,7 @@ def rm(
       segue queue rm data mail --yes
     """
     require_yes(yes, as_json=as_json)
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         counts = existing_queue(store, name).count()
         held = counts.total + counts.dead
         ask_first(f"Delete {name} with its {held:,} messages?", yes=yes)
@@ -83,7 +83,7 @@ def rm(
 
 
 def replay(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     priority: PriorityOption = None,
@@ -100,6 +100,6 @@ def replay(
       segue queue replay data mail --priority 0 --from 100 --to 200
     """
     begin, end = bound_from(start, "--from"), bound_from(stop, "--to")
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         replayed = queue.replay(priority=priority, start=begin, stop=end)
     show(Facts(items=[(Column("replayed", Kind.COUNT), replayed)]), as_json=as_json)

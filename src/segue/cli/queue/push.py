@@ -76,7 +76,7 @@ class _Pushed:
 
 
 def push(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     bodies: Annotated[
         list[str] | None,
@@ -166,8 +166,8 @@ def push(
     if key is not None and (lines or len(bodies or ()) > 1):
         raise typer.BadParameter("a key is that of one message", param_hint="--key")
     common = _Common(priority, delay, ttl, key, group, parsing.headers(header))
-    with opened_queue(path, name, create=True, sync=sync) as queue:
-        pushed = _Pushed(path, name, as_json=as_json)
+    with opened_queue(url, name, create=True, sync=sync) as queue:
+        pushed = _Pushed(url, name, as_json=as_json)
         try:
             if lines:
                 for batch in _lines(queue, NUL if null else NEWLINE):

@@ -22,7 +22,7 @@ def _option(metavar: str, description: str) -> typer.models.OptionInfo:
 
 
 def rules(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     lease_ttl: Annotated[str | None, _option("DURATION", "How long a lease lasts.")] = None,
@@ -100,7 +100,7 @@ def rules(
     }
     changes = {field: _parsed(field, text) for field, text in texts.items() if text is not None}
     _changed(QueueRules(), changes)  # What nobody would take makes no queue.
-    with opened_store(path, create=bool(changes)) as store:
+    with opened_store(url, create=bool(changes)) as store:
         # Not asked for by name first: rules may be there before the first message is.
         queue = store.queue(name)
         current = queue.rules

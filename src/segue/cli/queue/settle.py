@@ -38,7 +38,7 @@ class Outcome(Enum):
 
 
 def ack(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     receipts: ReceiptsArgument,
     as_json: JsonOption = False,
@@ -53,7 +53,7 @@ def ack(
       segue queue ack data mail 0-17/42
     """
     wanted = _distinct(receipts)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         lost: list[LeaseLost] = []
         try:
             queue.ack_many(wanted)
@@ -66,7 +66,7 @@ def ack(
 
 
 def nack(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     receipts: ReceiptsArgument,
     *,
@@ -100,7 +100,7 @@ def nack(
       segue queue nack data mail 0-17/42 --outcome dead --reason 'no such address'
     """
     wanted = _distinct(receipts)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         lost = _each(
             wanted,
             lambda receipt: queue.nack(receipt, outcome=outcome.value, delay=delay, reason=reason),
@@ -109,7 +109,7 @@ def nack(
 
 
 def extend(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     receipts: ReceiptsArgument,
     *,
@@ -125,7 +125,7 @@ def extend(
       segue queue extend data mail 0-17/42 --ttl 10m
     """
     wanted = _distinct(receipts)
-    with opened_queue(path, name) as queue:
+    with opened_queue(url, name) as queue:
         lost = _each(wanted, lambda receipt: queue.extend(receipt, ttl=ttl))
     _show("extended", len(wanted) - len(lost), lost, as_json=as_json)
 

@@ -43,7 +43,7 @@ ToOption = Annotated[
 
 
 def pop(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     count: CountOption = 1,
@@ -63,7 +63,7 @@ def pop(
       while body=$(segue queue pop data mail --wait 10s); do echo "$body"; done
     """
     with (
-        opened_queue(path, name) as queue,
+        opened_queue(url, name) as queue,
         message_writer(as_json=as_json, ids=ids, null=null) as writer,
     ):
         messages = queue.pop_many(count, wait=wait_from(wait))
@@ -74,7 +74,7 @@ def pop(
 
 
 def lease(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     count: CountOption = 1,
@@ -102,7 +102,7 @@ def lease(
       done
     """
     with (
-        opened_queue(path, name) as queue,
+        opened_queue(url, name) as queue,
         message_writer(as_json=as_json, null=null) as writer,
     ):
         jobs = queue.lease_many(count, ttl=ttl, wait=wait_from(wait), owner=owner)
@@ -113,7 +113,7 @@ def lease(
 
 
 def peek(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     count: CountOption = 1,
@@ -130,7 +130,7 @@ def peek(
       segue queue peek data mail -n 10 --ids
     """
     with (
-        opened_queue(path, name) as queue,
+        opened_queue(url, name) as queue,
         message_writer(as_json=as_json, ids=ids, null=null) as writer,
     ):
         for message in queue.peek(count):
@@ -138,7 +138,7 @@ def peek(
 
 
 def history(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     *,
     priority: PriorityOption = None,
@@ -160,7 +160,7 @@ def history(
     """
     begin, end = bound_from(start, "--from"), bound_from(stop, "--to")
     with (
-        opened_queue(path, name) as queue,
+        opened_queue(url, name) as queue,
         message_writer(as_json=as_json, ids=ids, null=null) as writer,
     ):
         messages = queue.history(priority=priority, start=begin, stop=end)

@@ -17,7 +17,7 @@ READER_DEFAULT = "archive"
 
 
 def archive(
-    path: StoreArgument,
+    url: StoreArgument,
     name: Annotated[
         str,
         typer.Argument(
@@ -81,7 +81,7 @@ def archive(
     """
     # Before Spark is started, which takes long.
     moment = None if until is None else _moment(until)
-    with opened_queue(path, name) if queue else opened_topic(path, name):
+    with opened_queue(url, name) if queue else opened_topic(url, name):
         pass
     with spark_session(master, config, doing=f"archiving {name}") as spark:
         from segue.spark.jobs.archive import archive as run

@@ -38,7 +38,7 @@ _DAMAGE: Final = (
 
 
 def audit(
-    path: StoreArgument,
+    url: StoreArgument,
     *,
     topics: Annotated[
         list[str] | None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def migrate(
-    path: StoreArgument,
+    url: StoreArgument,
     name: QueueArgument,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The exported state.", show_default=False)

@@ -29,7 +29,7 @@ def replay(
             metavar="FILE", help="A file, a directory of files or an archive.", show_default=False
         ),
     ],
-    path: StoreArgument,
+    url: StoreArgument,
     *,
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="The topic to write to.", show_default=False)
@@ -100,7 +100,7 @@ def replay(
     if not source.exists():
         raise FileNotFoundError(2, "no such file or directory", str(source))
     # Before Spark is started, which takes long.
-    with opened_topic(path, topic) if topic is not None else opened_queue(path, queue or ""):
+    with opened_topic(url, topic) if topic is not None else opened_queue(url, queue or ""):
         pass
     chosen = {"value": value, "key": key, "timestamp": timestamp, "priority": priority}
     with spark_session(master, config, doing=f"replaying {source.name}") as spark:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    path: StoreArgument,
+    url: StoreArgument,
     to: Annotated[
         Path,
         typer.Argument(

@@ -72,7 +72,7 @@ class _Report:
 
 
 def retry(
-    path: StoreArgument,
+    url: StoreArgument,
     ids: IdsArgument = None,
     *,
     task: TaskOption = None,
@@ -95,7 +95,7 @@ def retry(
     """
     from_filter = _is_filter(ids, task=task, queue=queue, error=error)
     report = _Report()
-    with opened_desk(path) as desk:
+    with opened_desk(url) as desk:
         from segue.tasks.states import State
 
         if from_filter:
@@ -110,7 +110,7 @@ def retry(
 
 
 def cancel(
-    path: StoreArgument,
+    url: StoreArgument,
     ids: IdsArgument = None,
     *,
     task: TaskOption = None,
@@ -136,7 +136,7 @@ def cancel(
     if from_filter and not dry_run:
         require_yes(yes, as_json=as_json)
     report = _Report()
-    with opened_desk(path) as desk:
+    with opened_desk(url) as desk:
         from segue.tasks.states import TERMINAL, State
 
         unfinished = tuple(state for state in State if state not in TERMINAL)

@@ -31,7 +31,7 @@ TIMELINE_MAX: Final = 1_000
 
 
 def ls(
-    path: StoreArgument,
+    url: StoreArgument,
     *,
     state: Annotated[
         list[str] | None,
@@ -69,7 +69,7 @@ def ls(
       segue task ls data --state dead_letter --since 1h
       segue task ls data --task resize --error Timeout --json
     """
-    with opened_desk(path) as desk:
+    with opened_desk(url) as desk:
         from segue.clock import system_clock
 
         found = desk.find(
@@ -90,7 +90,7 @@ def ls(
 
 
 def show(
-    path: StoreArgument,
+    url: StoreArgument,
     task_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)
     ],
@@ -106,7 +106,7 @@ def show(
     Example:
       segue task show data default/2-17
     """
-    with opened_desk(path) as desk:
+    with opened_desk(url) as desk:
         record = desk.record(task_id)
         events = list(islice(_events(desk, record), TIMELINE_MAX))
     if as_json:

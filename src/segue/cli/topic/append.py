@@ -67,7 +67,7 @@ class _Summary:
 
 
 def append(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     key: Annotated[
@@ -163,7 +163,7 @@ def append(
             partition=partition,
             tombstones=tombstones,
         )
-    with opened_topic(path, name, create=True, sync=sync) as topic:
+    with opened_topic(url, name, create=True, sync=sync) as topic:
         summary = _Summary()
         try:
             with _appender(topic, producer) as append_many:

@@ -37,7 +37,7 @@ RemoveOption = Annotated[
 
 
 def readers(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     remove: RemoveOption = None,
@@ -54,7 +54,7 @@ def readers(
       segue topic readers data orders
       segue topic readers data orders --remove audit
     """
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         if remove is not None and not topic.remove_reader(remove):
             raise NotFound(f"topic {name} has no reader {remove}")
         found = topic.readers()
@@ -64,7 +64,7 @@ def readers(
 
 
 def groups(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     remove: RemoveOption = None,
@@ -82,7 +82,7 @@ def groups(
       segue topic groups data orders
       segue topic groups data orders --remove billing
     """
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         if remove is not None and not topic.remove_group(remove):
             raise NotFound(f"topic {name} has no group {remove}")
         found = [topic.group(group).info() for group in topic.groups()]
@@ -141,7 +141,7 @@ def _total(lag: Sequence["Lag"]) -> tuple[Value, ...]:
 
 
 def lag(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     reader: Annotated[
@@ -186,7 +186,7 @@ def lag(
       segue topic lag data orders --group billing
       segue topic lag data orders --max-seconds 5m > lag.txt || alert 'orders are late' < lag.txt
     """
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         found = _lags(topic, reader, group)
     columns = (
         Column("who"),
@@ -253,7 +253,7 @@ def _require_group(topic: "Topic", name: str) -> None:
 
 
 def seek(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     place: Annotated[
@@ -298,7 +298,7 @@ def seek(
         if partitions is not None:
             raise typer.BadParameter("PLACE names them already", param_hint="--partition")
         partitions = list(start)
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         everything = chosen_partitions(topic, None)
         named = None if partitions is None else chosen_partitions(topic, partitions)
         if create or _is_there(topic, reader, group):

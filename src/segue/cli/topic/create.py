@@ -27,7 +27,7 @@ def _option(name: str, metavar: str, description: str) -> typer.models.OptionInf
 
 
 def create(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     partitions: Annotated[
@@ -105,7 +105,7 @@ def create(
     if clean_on_roll is not None:
         changes["clean_on_roll"] = clean_on_roll
     _changed(TopicRules(), changes)  # What nobody would take makes no topic.
-    with opened_store(path, create=True) as store:
+    with opened_store(url, create=True) as store:
         topic = _established(store, name, partitions, changes)
         if partitions is not None and partitions != topic.partitions:
             _grow(topic, partitions, grow=grow, as_json=as_json)

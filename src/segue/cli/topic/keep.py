@@ -21,7 +21,7 @@ GROUP_MARK: Final = "group."
 
 
 def clean(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     keep: Annotated[
@@ -84,7 +84,7 @@ def clean(
     deleted: list[tuple[Value, ...]] = []
     held: list[tuple[Value, ...]] = []
     freed_bytes = 0
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         chosen = chosen_partitions(topic, partitions)
         with progress(f"cleaning {name}", len(chosen)) as advance:
             for partition in chosen:
@@ -120,7 +120,7 @@ def clean(
 
 
 def compact(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     partitions: PartitionsOption = None,
@@ -143,7 +143,7 @@ def compact(
     """
     removed, freed_bytes = 0, 0
     written: list[tuple[Value, ...]] = []
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         chosen = chosen_partitions(topic, partitions)
         with progress(f"compacting {name}", len(chosen)) as advance:
             for partition in chosen:

@@ -45,7 +45,7 @@ _FILE_COLUMNS: Final = (
 )
 
 
-def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
+def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     """List the topics of a store and how much they hold.
 
     A topic that cannot be opened is listed with its problem, and the exit code is that of the
@@ -56,13 +56,13 @@ def ls(path: StoreArgument, as_json: JsonOption = False) -> None:
       segue topic ls data
     """
     allow_many_files()
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         holdings = Holdings(store)
         show(holdings.topics(), as_json=as_json)
     raise typer.Exit(holdings.code)
 
 
-def info(path: StoreArgument, name: TopicArgument, as_json: JsonOption = False) -> None:
+def info(url: StoreArgument, name: TopicArgument, as_json: JsonOption = False) -> None:
     """Show how a topic is made, how its partitions stand, and who reads it.
 
     The oldest is when the oldest record that is left was appended. How far readers and groups are
@@ -72,7 +72,7 @@ def info(path: StoreArgument, name: TopicArgument, as_json: JsonOption = False) 
     Example:
       segue topic info data orders
     """
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         found = topic.info()
     show(_facts(found), _partitions(found), *_consumers(found), as_json=as_json)
 
@@ -120,7 +120,7 @@ def _column(values: Sequence[str]) -> list[tuple[Value, ...]]:
 
 
 def files(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     partitions: PartitionsOption = None,
@@ -136,7 +136,7 @@ def files(
     Example:
       segue topic files data orders --partition 0
     """
-    with opened_topic(path, name) as topic:
+    with opened_topic(url, name) as topic:
         numbers = chosen_partitions(topic, partitions)
     rows = [
         row

@@ -77,7 +77,7 @@ SkipOption = Annotated[
 
 
 def cat(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     start: FromOption = None,
@@ -129,7 +129,7 @@ def cat(
         raise typer.BadParameter("a group reads all there is", param_hint="--until")
     encode = encoder_from(form, topic=name, null=null, as_json=as_json)
     with (
-        opened_topic(path, name) as topic,
+        opened_topic(url, name) as topic,
         record_writer(encode) as writer,
         asked.stored(topic, stop, as_json=as_json) as source,
     ):
@@ -143,7 +143,7 @@ def cat(
 
 
 def tail(
-    path: StoreArgument,
+    url: StoreArgument,
     name: TopicArgument,
     *,
     count: Annotated[
@@ -204,7 +204,7 @@ def tail(
         raise typer.BadParameter("it begins elsewhere already", param_hint="-n")
     encode = encoder_from(form, topic=name, null=null, as_json=as_json)
     with (
-        opened_topic(path, name) as topic,
+        opened_topic(url, name) as topic,
         record_writer(encode) as writer,
         asked.following(topic, count, as_json=as_json) as source,
     ):

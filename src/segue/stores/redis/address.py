@@ -114,6 +114,8 @@ def address_from(url: str) -> Address:
     kind, is_encrypted = SCHEMES[scheme]
     # Several hosts are no URL to the standard library: only what stands around them is.
     parts = urlsplit(f"redis://{rest}")
+    if "@" in rest and "@" not in parts.netloc:
+        raise InvalidArgument("in a login / ? # and @ are written %2F %3F %23 and %40")
     username, password = _login(parts.netloc)
     options, extra = _options(parts.query)
     hosts = parts.netloc.rpartition("@")[2]

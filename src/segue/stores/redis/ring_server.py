@@ -103,7 +103,9 @@ class RingServer:
     def lock(self, patience: Patience, *, txn_id: str, ttl_us: int) -> Locked:
         """Take the ring for a transaction. Raises LockBusy."""
         try:
-            token, standing, time_us, begun_us = self._alone("lock", patience, txn_id, ttl_us, timed=True)
+            token, standing, time_us, begun_us = self._alone(
+                "lock", patience, txn_id, ttl_us, timed=True
+            )
         except Refusal as refusal:
             self._raise(refusal)
         return Locked(

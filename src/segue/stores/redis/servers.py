@@ -2,12 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
 import redis
+from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.crc import key_slot
+from redis.retry import Retry
 
 from segue.errors import StoreUnavailable
 from segue.stores.redis.address import Address, Endpoint
@@ -46,34 +48,34 @@ def connection_to(
     address: Address, endpoint: Endpoint, *, timeout: float, sentinel: bool = False
 ) -> Connection:
     """Return a connection that is not connected yet."""
-    options = address.options
-    login: dict[str, object] = {
+    settings: dict[str, object] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+        # Whoever calls tries again, and knows for how long.
+        "retry": Retry(NoBackoff(), 0),
     }
     if not sentinel:
-        login |= {
-            "db": address.database,
-            "username": address.username,
-            "password": address.password,
-        }
+        settings["db"] = address.database
+        settings["username"] = address.username
+        settings["password"] = address.password
     if address.kind == "unix":
-        return cast("Connection", UnixDomainSocketConnection(path=address.path, **login))
-    host, port = endpoint
+        return _unix(path=address.path, **settings)
+    settings["host"], settings["port"] = endpoint
     if not address.is_encrypted:
-        return cast("Connection", redis.Connection(host=host, port=port, **login))  # type: ignore[arg-type]
-    return cast(
-        "Connection",
-        SSLConnection(  # type: ignore[no-untyped-call]
-            host=host,
-            port=port,
-            ssl_ca_certs=options.ca or None,
-            ssl_certfile=options.certificate or None,
-            ssl_keyfile=options.key or None,
-            **login,
-        ),
+        return _plain(**settings)
+    options = address.options
+    return _encrypted(
+        ssl_ca_certs=options.ca or None,
+        ssl_certfile=options.certificate or None,
+        ssl_keyfile=options.key or None,
+        **settings,
     )
+
+
+# Without types in redis-py.
+_plain = cast("Callable[..., Connection]", redis.Connection)
+_unix = cast("Callable[..., Connection]", UnixDomainSocketConnection)
+_encrypted = cast("Callable[..., Connection]", SSLConnection)
 
 
 class Servers(Protocol):
@@ -163,7 +165,7 @@ class Guarded:
                 continue
             finally:
                 connection.disconnect()
-            if isinstance(found, list) and len(found) == 2:
+            if isinstance(found, list):
                 host, port = found
                 return host.decode(), int(port)
             problems.append(f"{endpoint[0]}:{endpoint[1]} knows no {service}")

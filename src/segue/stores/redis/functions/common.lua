@@ -78,6 +78,8 @@ local function once(base, argv, body, recall)
   if seen then
     local last = struct.unpack('>I8', seen)
     if last == request then
+      -- Written again: who waits for replicas on a new connection waits for what that one wrote.
+      redis.call('HSET', key, line, seen)
       local remembered = cmsgpack.unpack(string.sub(seen, 17))
       return recall and recall(base, remembered) or remembered
     end

@@ -193,8 +193,9 @@ local function roll(base)
   return 1
 end
 
-local function note_version(base, argv)
+local function note_version(base, argv, _, ticks_us)
   check_version(base, head_of(base), tonumber(argv[4]))
+  rouse(base, 'records', ROUSED_MAX, ticks_us)  -- There may be partitions they do not know of.
   return 1
 end
 
@@ -255,7 +256,11 @@ local function read(base, argv, _, ticks_us)
   local offset, records_max, bytes_max = tonumber(argv[4]), tonumber(argv[5]), tonumber(argv[6])
   local waiter, wait_us = argv[7], tonumber(argv[8])
   local head = head_of(base)
-  if offset == head.next and waiter ~= '' then enlist(base, 'records', waiter, ticks_us + wait_us) end
+  if offset == head.next and waiter ~= '' then
+    -- Those who gave up are many where nothing is ever appended.
+    redis.call('ZREMRANGEBYSCORE', base .. ':waiting_records', '-inf', '(' .. whole(ticks_us))
+    enlist(base, 'records', waiter, ticks_us + wait_us)
+  end
   if offset < head.first or offset >= head.next then return {head.first, head.next, head.version} end
   local id, begin = segment_of(base, head, offset)
   local key = segment_key(base, id)

@@ -85,7 +85,10 @@ local function attend(base, argv, _, ticks_us)
   if is_alive == 1 then
     redis.call('HSET', key .. ':alive', member, whole(ticks_us + tonumber(ttl_us)))
   end
-  if waiter ~= '' then enlist(base, 'group_' .. group, waiter, ticks_us + tonumber(wait_us)) end
+  if waiter ~= '' then
+    redis.call('ZREMRANGEBYSCORE', base .. ':waiting_group_' .. group, '-inf', '(' .. whole(ticks_us))
+    enlist(base, 'group_' .. group, waiter, ticks_us + tonumber(wait_us))
+  end
   local found = manifest_of(base)
   return {is_alive, tonumber(redis.call('HGET', key .. ':state', 'version') or 0),
     tonumber(found[1] or 0), tonumber(found[2] or 0)}

@@ -127,6 +127,11 @@ class TopicCore:
         if manifest is not None and manifest.version < version:
             self._manifest = None
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a partition told of a later manifest than was seen here."""
+        return self._manifest is None
+
     def forget_manifest(self) -> None:
         """Ask the server the next time."""
         self._manifest = None

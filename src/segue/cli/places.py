@@ -1,0 +1,43 @@
+"""Where stores and logs are, as people write it: a directory, or the URL of a server.
+
+One parser for each kind of argument. Nothing is opened here, and nothing that can open is imported.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import typer
+
+FILE_SCHEME: Final = "file://"
+
+_SERVER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_LOGIN: Final = re.compile(r"(://[^\s/:@?]*):\S*@")
+"""Up to the last `@`: what stands before it may be a password that was not written as it should."""
+
+
+def is_server(url: str) -> bool:
+    """Tell whether `url` names a server and no directory; whether there is such a kind or not."""
+    return _SERVER.match(url) is not None and not url.startswith(FILE_SCHEME)
+
+
+def store_url(text: str | Path) -> str:
+    """Return where a store is: the URL of a server as it was written, or a path."""
+    # A path would make one slash of the two that a URL has.
+    text = str(text)
+    return text if is_server(text) else str(Path(text.removeprefix(FILE_SCHEME)))
+
+
+def directory(text: str | Path) -> Path:
+    """Return a directory. Raises BadParameter for a server."""
+    url = store_url(text)
+    if is_server(url):
+        raise typer.BadParameter(
+            f"{without_passwords(url)} is a server; this works on directories only"
+        )
+    return Path(url)
+
+
+def without_passwords(text: str) -> str:
+    """Return `text` with the passwords of all URLs in it left out."""
+    return _LOGIN.sub(r"\1@", text)

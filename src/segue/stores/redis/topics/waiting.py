@@ -1,0 +1,57 @@
+"""Waiting for several partitions at once, as far as the server allows that."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from segue.log.options import Duration
+from segue.stores.redis.calls import Calls
+from segue.stores.redis.waiting import Patience
+
+KEYS_MAX: Final = 1000
+"""How many keys one wait blocks on; the others are looked at when it is over."""
+CLUSTER_STEP_SECONDS: Final = 0.04
+"""How long a wait blocks on one of several partitions where they are on different servers."""
+WAIT_SECONDS_MIN: Final = 0.001
+
+
+class Wait(NamedTuple):
+    """How one try to find something is to be woken if it finds nothing."""
+
+    waiter: str
+    """Under which name; empty if it is not to wait."""
+    step_us: int
+
+
+NO_WAIT: Final = Wait("", 0)
+
+
+class Vigil:
+    """The tries of one call to find something, until its time is over."""
+
+    def __init__(self, calls: Calls, timeout: Duration | None, *, is_cluster: bool) -> None:
+        self._calls = calls
+        self._is_cluster = is_cluster
+        self._patience = Patience(calls, "", timeout, name="timeout")
+        self._turn = 0
+        self.bases: Sequence[str] = ()
+        """Where a try asked to be woken."""
+
+    def tries(self) -> Iterator[Wait]:
+        """Yield at once, and then whenever there may be something, until the time is over."""
+        yield NO_WAIT
+        while not self._patience.is_over:
+            yield Wait(self._patience.waiter, self._patience.step_us)
+            self._block()
+
+    def _block(self) -> None:
+        timeout = self._patience.step_us / 1_000_000
+        bases = self.bases
+        if not bases:
+            return
+        if self._is_cluster and len(bases) > 1:
+            timeout = min(timeout, CLUSTER_STEP_SECONDS)
+            self._turn += 1
+            bases = [bases[self._turn % len(bases)]]
+        timeout = max(WAIT_SECONDS_MIN, timeout)
+        keys = [f"{base}:wake_{self._patience.waiter}" for base in bases[:KEYS_MAX]]
+        self._calls.wait(keys[0], "BLPOP", *keys, f"{timeout:.3f}", timeout=timeout)
