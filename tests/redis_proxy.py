@@ -1,10 +1,13 @@
 """A line to a server that can be cut, frozen, slowed down, or lose an answer, and come back."""
 
 import contextlib
+import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from tests.redis_server import LOOPBACK
@@ -155,3 +158,44 @@ class _Link:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+
+class EncryptedProxy:
+    """Ends TLS in front of the server on `port`, which need not know of it."""
+
+    def __init__(self, port: int, *, certificate: Path, key: Path) -> None:
+        self._target = (LOOPBACK, port)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate, key)
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with plain, contextlib.suppress(OSError), contextlib.ExitStack() as closing:
+            client = closing.enter_context(self._context.wrap_socket(plain, server_side=True))
+            server = closing.enter_context(socket.create_connection(self._target))
+            while True:
+                # One thread for both ways: an encrypted socket is not for two.
+                ready, _, _ = select.select([client, server], [], [])
+                for source, target in ((client, server), (server, client)):
+                    if source not in ready:
+                        continue
+                    data = source.recv(CHUNK_BYTES)
+                    while isinstance(source, ssl.SSLSocket) and source.pending():
+                        data += source.recv(source.pending())
+                    if not data:
+                        return
+                    target.sendall(data)
+
+    def __enter__(self) -> "EncryptedProxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()

@@ -50,6 +50,12 @@ class RedisSentinels:
         port = max(set(ports), key=ports.count)
         return next(server for server in self.servers if server.port == port)
 
+    def rejoin(self, server: RedisServer) -> None:
+        """Start a server that was the master as the replica of who is now."""
+        # Sentinels would do it, after they have looked on for ten seconds.
+        server.settings["replicaof"] = f"{LOOPBACK} {self.master().port}"
+        server.restart()
+
     def close(self) -> None:
         """End all of them."""
         for each in (*self.sentinels, *self.servers):

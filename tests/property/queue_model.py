@@ -66,6 +66,8 @@ class QueueModel:
     """Receipts of leases that have ended."""
     token: int = 0
     paused: bool = False
+    pops_on: bool = False
+    """Whether one step goes on after what made place in its group by being popped."""
     places: int = 1
     """How many of a group may be out at once."""
     interval_us: int = 0
@@ -104,6 +106,7 @@ class QueueModel:
             for each in [*self.of("leased"), *self.of("waiting")]
             if each.has_place and each.id not in gone
         )
+        passed = list(gone)
         for message in self.ready(now_us):
             group = message.group
             if message.id in gone:
@@ -118,8 +121,12 @@ class QueueModel:
                     placed[group] += not message.has_place
                     leased[group] += 1
             yield message
+            passed.append(message.id)
             if group is not None and settles and message.has_place:
-                return  # What waited for its place may be next: that is for the next step.
+                # What waited for its place may be next: that is for the next step, or this one.
+                if self.pops_on:
+                    yield from self.in_turn(now_us, settles=True, gone=passed)
+                return
 
     def deliverable(self, now_us: int) -> list[MessageModel]:
         """Return what would be delivered, in order."""

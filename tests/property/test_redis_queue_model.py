@@ -36,6 +36,10 @@ def small_library(changes: list[tuple[str, str]]) -> Callable[[str], Library]:
 class RedisQueueMachine(QueueMachine):
     """One queue on a server."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.model.pops_on = True
+
     def make_world(self) -> World:
         """Take a server in place of a directory."""
         self.patch.setattr(redis_queue, "library", small_library(SMALL))

@@ -19,7 +19,8 @@ from segue.aio._topics import TurnHandle
 from segue.log.options import SyncName
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
-from tests.contract.worlds import FileWorld, World
+from segue.stores.redis.store import RedisStore
+from tests.contract.worlds import FileWorld, RedisWorld, World
 
 T = TypeVar("T")
 
@@ -121,35 +122,86 @@ class AioWorld(FileWorld):
 
     def __init__(self, root: Path, *, sync: SyncName) -> None:
         super().__init__(root, sync=sync)
-        self._loop = Loop()
-        self._shown: list[tuple[Facade, aio.Store, FileStore]] = []
+        self._twins = Twins()
 
     def open(self) -> FileStore:
         """Return a new handle on the directory. No FileStore, but used like one."""
-        bare = super().open()
-        store = aio.Store(Threads(), bare)
-        facade = Facade(self._loop, store)
-        self._shown.append((facade, store, bare))
-        return cast("FileStore", facade)
+        return cast("FileStore", self._twins.add(super().open()))
 
     def crash(self, store: Store) -> None:
         """Crash the store behind a handle."""
-        for facade, twin, bare in self._shown:
-            if cast("object", store) in {facade, bare}:
-                super().crash(bare)
-                self._loop.run(twin._threads.close(lambda: None))
+        for bare in self._twins.end(store):
+            super().crash(bare)
 
     def end(self) -> None:
         """Close every handle, the event loop, and verify every log."""
+        self._twins.close()
+        super().end()
+
+
+class AioRedisWorld(RedisWorld):
+    """A server, used through asyncio."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._twins = Twins()
+
+    def open(self) -> RedisStore:
+        """Return a new handle on the server. No RedisStore, but used like one."""
+        return cast("RedisStore", self._twins.add(super().open()))
+
+    def crash(self, store: Store) -> None:
+        """Crash the store behind a handle."""
+        for bare in self._twins.end(store):
+            super().crash(bare)
+
+    def end(self) -> None:
+        """Close every handle and the event loop."""
+        self._twins.close()
+        super().end()
+
+
+class Twins:
+    """Stores that are used through asyncio."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._shown: list[tuple[Facade, aio.Store, Store]] = []
+
+    def add(self, bare: Store) -> Facade:
+        """Return a store as it is seen through asyncio."""
+        store = aio.Store(Threads(), bare)
+        facade = Facade(self._loop, store)
+        self._shown.append((facade, store, bare))
+        return facade
+
+    def end(self, store: Store) -> list[Store]:
+        """Let a store's threads end and return the store itself."""
+        ended = []
+        for facade, twin, bare in self._shown:
+            if cast("object", store) in {facade, bare}:
+                ended.append(bare)
+                self._loop.run(twin._threads.close(lambda: None))
+        return ended
+
+    def close(self) -> None:
+        """Close every store, and the event loop."""
         for _, store, _ in self._shown:
             self._loop.run(store.close())
         self._loop.close()
-        super().end()
 
 
 @pytest.fixture
 def world(scratch: Path) -> Iterator[World]:
     """The world of the contract's tests, for a module that imports them."""
     world = AioWorld(scratch / "data", sync="os")
+    yield world
+    world.end()
+
+
+@pytest.fixture
+def redis_world(scratch: Path) -> Iterator[World]:
+    """The same on a server."""
+    world = AioRedisWorld(scratch)
     yield world
     world.end()

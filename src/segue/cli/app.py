@@ -27,8 +27,9 @@ from segue.errors import SegueError, StorageError
 
 _HELP: Final = """Use, look into, check and repair durable queues, topics, rings, locks and logs.
 
-A STORE is a directory of queues, topics, rings and locks, a LOG a directory of segments. People get
-tables, pipes get tab-separated lines, --json gives JSON. Errors are one line on standard error.
+A STORE is a directory of queues, topics, rings and locks, or the URL of a server that has them, a
+LOG a directory of segments. People get tables, pipes get tab-separated lines, --json gives JSON.
+Errors are one line on standard error.
 
 \b
 Exit codes:

@@ -6,10 +6,17 @@ from typing import Annotated
 
 import typer
 
+from segue.cli import places
 from segue.log import Start
 
 LogArgument = Annotated[
-    Path, typer.Argument(metavar="LOG", help="The directory of the log.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="LOG",
+        parser=places.directory,
+        help="The directory of the log.",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 OffsetsOption = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Final, get_args
 import typer
 
 from segue import __version__
-from segue.cli import measure
+from segue.cli import measure, places
 from segue.cli.arguments import JsonOption
 from segue.cli.measure import Timing
 from segue.cli.output import Column, Facts, Kind, Rows, Value, progress, show
@@ -35,6 +35,7 @@ def bench(
         Path | None,
         typer.Argument(
             metavar="DIR",
+            parser=places.directory,
             help="Where to write; the system's temporary directory unless given.",
             show_default=False,
         ),

@@ -14,7 +14,8 @@ from segue.log import DamagedRange, Log, SegmentAudit
 class Finding:
     """One thing that is wrong."""
 
-    path: Path
+    path: Path | str
+    """A file, or on a server what else is damaged."""
     first_offset: int | None = None
     last_offset: int | None = None
     position: int | None = None

@@ -2,9 +2,12 @@
 
 import contextlib
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from segue.cli.arguments import JsonOption, LogArgument
+import typer
+
+from segue.cli import places
+from segue.cli.arguments import JsonOption
 from segue.cli.output import Column, Facts, Kind, Rows, Section, Value, show
 from segue.cli.store_arguments import opened_store
 from segue.cli.survey import is_store, limits_of, logs_at, quarantined, reader_states
@@ -27,18 +30,38 @@ _READER_COLUMNS: Final = (
 )
 
 
-def info(path: LogArgument, as_json: JsonOption = False) -> None:
+def info(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOG|STORE",
+            parser=places.store_url,
+            help="The directory of the log or store, or the URL of a server.",
+            show_default=False,
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
     """Show the extent of a log, its segments and its readers.
 
-    Of a store it shows what is in it, its logs and what they take up. Also what the log takes at
+    Of a store it shows what is in it, its logs and what they take up; on a server, which server
+    that is. Also what the log takes at
     most, and what lies in its quarantine: files that recovery or repair set aside, which nothing
     reads and which may be deleted. A reader's lag is the number of records it has not committed
     yet.
 
     \b
-    Example:
+    Examples:
       segue info jobs
+      segue info redis://localhost
     """
+    if places.is_server(url):
+        # Imported here: only who has a server to ask needs it.
+        from segue.cli.server import server_facts
+
+        show(server_facts(url), as_json=as_json)
+        return
+    path = Path(url)
     if is_store(path):
         show(*_store(path), as_json=as_json)
         return
@@ -47,7 +70,7 @@ def info(path: LogArgument, as_json: JsonOption = False) -> None:
 
 
 def _store(path: Path) -> list[Section]:
-    with opened_store(path) as store:
+    with opened_store(str(path)) as store:
         counts = (
             (Column("queues", Kind.COUNT), len(store.queues())),
             (Column("topics", Kind.COUNT), len(store.topics())),

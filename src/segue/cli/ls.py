@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from segue.cli import stderr
+from segue.cli import places, stderr
 from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode, exit_code_of
 from segue.cli.holdings import Holdings
@@ -27,12 +27,18 @@ _COLUMNS: Final = (
 
 
 def ls(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to look.", show_default=False)
-    ] = Path(),
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|STORE",
+            parser=places.store_url,
+            help="Where to look: a directory, or the URL of a server.",
+            show_default=False,
+        ),
+    ] = ".",
     as_json: JsonOption = False,
 ) -> None:
-    """List the logs at and below a directory, or what a store holds.
+    """List the logs at and below a directory, or what a store holds, there or on a server.
 
     A store's queues, topics, rings and locks are listed each with how it stands. Elsewhere a log is
     a directory that holds segment files, such as 000000000.q. Sizes are what a log takes up on the
@@ -40,11 +46,13 @@ def ls(
     first such problem.
 
     \b
-    Example:
+    Examples:
       segue ls /var/lib/myapp
+      segue ls redis://localhost
     """
-    if is_store(directory):
-        _list_store(directory, as_json=as_json)
+    directory = Path(url)
+    if places.is_server(url) or is_store(directory):
+        _list_store(url, as_json=as_json)
     code = ExitCode.OK
     rows: list[tuple[Value, ...]] = []
     for path in find_logs(directory, lambda error: stderr.warn(error, as_json=as_json)):
@@ -59,13 +67,13 @@ def ls(
     raise typer.Exit(code)
 
 
-def _list_store(path: Path, *, as_json: bool) -> None:
+def _list_store(url: str, *, as_json: bool) -> None:
     allow_many_files()
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         holdings = Holdings(store, marks=True)
         sections = holdings.queues(), holdings.topics(), holdings.rings(), holdings.locks()
     if not any(section.rows for section in sections) and is_terminal() and not as_json:
-        show_line(f"nothing in {path}")
+        show_line(f"nothing in {places.without_passwords(url)}")
     show(*sections, as_json=as_json)
     raise typer.Exit(holdings.code)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from segue.cli.places import without_passwords
 from segue.cli.text import visible
 
 # Their warnings repeat the error that ends the command.
@@ -34,7 +35,7 @@ def _one_line(message: str | Exception) -> str:
         message = named + message.strerror
     # Usage errors say in which option or argument they are only when asked like this.
     formatted = getattr(message, "format_message", lambda: message)()
-    return visible(" ".join(str(formatted).splitlines()))
+    return without_passwords(visible(" ".join(str(formatted).splitlines())))
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from segue.cli import parsing
+from segue.cli import parsing, places
 from segue.cli.exits import NotFound
 from segue.log.options import Sync
 
@@ -20,8 +20,24 @@ FILES_MAX: Final = 32_768
 """Enough descriptors for all partitions a topic can have."""
 
 StoreArgument = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The directory of the store.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="STORE",
+        parser=places.store_url,
+        help="The store: a directory, or the URL of a server.",
+        show_default=False,
+    ),
 ]
+StoreDirectoryArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STORE",
+        parser=places.directory,
+        help="The directory of the store.",
+        show_default=False,
+    ),
+]
+"""For what reads the files themselves."""
 QueueArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The name of the queue.", show_default=False)
 ]
@@ -71,23 +87,21 @@ def allow_many_files() -> None:
 
 
 @contextmanager
-def opened_store(
-    path: Path, *, create: bool = False, sync: Sync = Sync.ALWAYS
-) -> Iterator["Store"]:
-    """Yield the store at `path`. Raises LogNotFound unless it is there or may be made."""
+def opened_store(url: str, *, create: bool = False, sync: Sync = Sync.ALWAYS) -> Iterator["Store"]:
+    """Yield the store at `url`. Raises LogNotFound unless it is there or may be made."""
     # Imported here, as everything that only verbs on stores need: --help does without it.
     from segue.stores.opening import open
 
-    with open(path, create=create, sync=sync.value) as store:
+    with open(url, create=create, sync=sync.value) as store:
         yield store
 
 
 @contextmanager
 def opened_queue(
-    path: Path, name: str, *, create: bool = False, sync: Sync = Sync.ALWAYS
+    url: str, name: str, *, create: bool = False, sync: Sync = Sync.ALWAYS
 ) -> Iterator["Queue"]:
-    """Yield a queue of the store at `path`. Only `create` makes either: a typo makes nothing."""
-    with opened_store(path, create=create, sync=sync) as store:
+    """Yield a queue of the store at `url`. Only `create` makes either: a typo makes nothing."""
+    with opened_store(url, create=create, sync=sync) as store:
         yield store.queue(name) if create else existing_queue(store, name)
 
 

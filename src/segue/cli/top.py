@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -74,7 +73,7 @@ def top(
         show(*(brief(found) if is_terminal() and not as_json else found), as_json=as_json)
 
 
-def _live(path: Path, store: "Store", before: Look, every_seconds: float) -> None:
+def _live(url: str, store: "Store", before: Look, every_seconds: float) -> None:
     """Show frame after frame; ends by KeyboardInterrupt."""
     # Imported here, as wherever tables are shown: loading rich takes longer than most commands.
     from rich.console import Console, Group

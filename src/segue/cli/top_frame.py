@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segue.cli.output import Column, Facts, Kind, Rows, Section, Value
+from segue.cli.places import without_passwords
 from segue.cli.top import Look
 from segue.errors import InvalidArgument
 
@@ -107,7 +108,7 @@ _SHORT: Final = {
 """What they are called there, where that is shorter."""
 
 
-def sections(path: Path, before: Look, now: Look) -> list[Section]:
+def sections(url: str | Path, before: Look, now: Look) -> list[Section]:
     """Return a frame: what two looks tell."""
     running = _running(now)
     safe = {report.worker: is_safe_to_stop(report, now) for report in now.workers}
@@ -115,7 +116,7 @@ def sections(path: Path, before: Look, now: Look) -> list[Section]:
     return [
         Facts(
             items=(
-                (Column("store"), str(path)),
+                (Column("store"), without_passwords(str(url))),
                 (Column("at", Kind.TIME), now.clock_us),
                 # A lease may be that of a worker that does not get around to reporting.
                 (Column("safe_to_stop"), not leased and all(safe.values())),

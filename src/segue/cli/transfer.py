@@ -154,7 +154,7 @@ def _read(file: Path) -> "ImportedState":
 
 
 def _import(
-    path: Path, name: str, state: "ImportedState", *, skip: int, sync: Sync, as_json: bool
+    url: str, name: str, state: "ImportedState", *, skip: int, sync: Sync, as_json: bool
 ) -> None:
     with opened_store(url, create=True, sync=sync) as store:
         queue = _queue_for(store, name, state)

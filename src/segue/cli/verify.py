@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from segue.cli import places
 from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.findings import check_log, findings_rows
@@ -25,9 +26,14 @@ _COLUMNS: Final = (
 
 
 def verify(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOG...", help="The logs and stores to check.", show_default=False),
+    urls: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG|STORE...",
+            parser=places.store_url,
+            help="The logs and stores to check: directories, or URLs of servers.",
+            show_default=False,
+        ),
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -35,16 +41,19 @@ def verify(
 
     Of a store all logs are checked, and what its topics have beside them. The exit code is 0 if all
     is intact and 1 if anything is damaged; 'segue repair' sets damage of a log aside. Records are
-    counted intact, with those removed on purpose among them.
+    counted intact, with those removed on purpose among them. On a server every queue is checked for
+    what contradicts itself.
 
     \b
     Example:
       segue verify jobs events && echo intact
     """
+    servers = [url for url in urls if places.is_server(url)]
+    paths = [Path(url) for url in urls if not places.is_server(url)]
     # All are found before the first is checked: a misspelt name shows at once.
-    places = [place for path in paths for place in logs_at(path)]
+    logs = [log for path in paths for log in logs_at(path)]
     checks = []
-    for place in places:
+    for place in logs:
         with Log(place, read_only=True) as log:
             checks.append(check_log(log))
     overview = Rows(
@@ -67,6 +76,14 @@ def verify(
     findings = [finding for check in checks for finding in check.findings]
     for store in filter(is_store, paths):
         findings += topic_findings(store)
-    show(overview, findings_rows(findings, with_remedies=False), as_json=as_json)
+    sections = [overview]
+    if servers:
+        # Imported here: only who has a server to ask needs it.
+        from segue.cli.server import audit, audit_findings, audit_rows
+
+        audits = {url: audit(url) for url in servers}
+        sections.append(audit_rows(audits))
+        findings += audit_findings(audits)
+    show(*sections, findings_rows(findings, with_remedies=False), as_json=as_json)
     if findings:
         raise typer.Exit(ExitCode.DAMAGE_FOUND)

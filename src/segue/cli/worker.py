@@ -16,6 +16,7 @@ from segue.cli import parsing
 from segue.cli.arguments import JsonOption
 from segue.cli.exits import Empty
 from segue.cli.output import Column, Facts, Kind, show
+from segue.cli.places import without_passwords
 from segue.cli.store_arguments import allow_many_files
 from segue.cli.text import visible
 from segue.errors import SegueError
@@ -172,7 +173,7 @@ def worker(
             name=name,
         )
         slots = f"{least} to {size_max} slots of kind {kind.value}"
-        _say(f"store {os.fspath(app.url)}, {slots}", as_json=as_json)
+        _say(f"store {without_passwords(os.fspath(app.url))}, {slots}", as_json=as_json)
         _run(made, metrics, as_json=as_json)
         if once and not made.metrics.snapshot().series:
             raise Empty("there is no task to take now")

@@ -452,7 +452,10 @@ class App:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<App {os.fspath(self.url)} tasks={len(self.tasks)}>"
+        scheme, mark, rest = os.fspath(self.url).rpartition("://")
+        # Without who logs in, and their password.
+        place = scheme + mark + (rest.rpartition("@")[2] if mark else rest)
+        return f"<App {place} tasks={len(self.tasks)}>"
 
 
 _APPS: Final[WeakSet[App]] = WeakSet()

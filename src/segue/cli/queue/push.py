@@ -5,7 +5,6 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,6 +15,7 @@ from segue.cli.lines import batches
 from segue.cli.output import Json, is_terminal, progress, show_json, show_line
 from segue.cli.parsing import wait_from
 from segue.cli.payloads import NEWLINE, NUL
+from segue.cli.places import without_passwords
 from segue.cli.store_arguments import (
     QueueArgument,
     StoreArgument,
@@ -38,8 +38,8 @@ LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 class _Pushed:
     """Says what was pushed, whatever the end is."""
 
-    def __init__(self, path: Path, queue: str, *, as_json: bool) -> None:
-        self._path = path
+    def __init__(self, url: str, queue: str, *, as_json: bool) -> None:
+        self._url = url
         self._queue = queue
         self._as_json = as_json
         self._all: list[Json] = []
@@ -61,7 +61,7 @@ class _Pushed:
         if self._as_json:
             show_json(
                 {
-                    "store": str(self._path),
+                    "store": without_passwords(self._url),
                     "queue": self._queue,
                     "pushed": self._count,
                     "ids": self._all,

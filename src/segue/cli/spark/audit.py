@@ -8,7 +8,7 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.output import Column, Kind, Rows, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import StoreArgument
+from segue.cli.store_arguments import StoreDirectoryArgument
 
 if TYPE_CHECKING:
     from segue.spark.jobs.audit import AuditReport
@@ -38,7 +38,7 @@ _DAMAGE: Final = (
 
 
 def audit(
-    url: StoreArgument,
+    path: StoreDirectoryArgument,
     *,
     topics: Annotated[
         list[str] | None,

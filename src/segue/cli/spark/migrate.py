@@ -9,14 +9,14 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.output import Column, Facts, Kind, Rows, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import QueueArgument, StoreArgument
+from segue.cli.store_arguments import QueueArgument, StoreDirectoryArgument
 
 if TYPE_CHECKING:
     from segue.spark.jobs.migrate import MigrateReport
 
 
 def migrate(
-    url: StoreArgument,
+    path: StoreDirectoryArgument,
     name: QueueArgument,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The exported state.", show_default=False)

@@ -8,14 +8,14 @@ import typer
 from segue.cli.arguments import JsonOption
 from segue.cli.output import Column, Facts, Kind, Rows, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import StoreArgument
+from segue.cli.store_arguments import StoreDirectoryArgument
 
 if TYPE_CHECKING:
     from segue.spark.jobs.report import Report
 
 
 def report(
-    url: StoreArgument,
+    path: StoreDirectoryArgument,
     to: Annotated[
         Path,
         typer.Argument(

@@ -12,7 +12,7 @@ from segue.cli.output import Column, Facts, Kind, Rows, Value, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
 from segue.cli.store_arguments import (
     QueueArgument,
-    StoreArgument,
+    StoreDirectoryArgument,
     YesOption,
     ask_first,
     opened_queue,
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
 
 
 def triage(
-    url: StoreArgument,
+    path: StoreDirectoryArgument,
     name: QueueArgument,
     groups: Annotated[
         list[str] | None,
@@ -153,7 +153,7 @@ def _redrive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    with opened_queue(url, name) as queue:
+    with opened_queue(str(path), name) as queue:
         report = queue.redrive(where=choice, rate=rate, dry_run=dry_run)
     _show_done(report.matched, "redriven", report.redriven, as_json=as_json)
 
@@ -167,7 +167,7 @@ def _discard(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    with opened_queue(url, name) as queue:
+    with opened_queue(str(path), name) as queue:
         matched = queue.redrive(where=choice, dry_run=True).matched
         discarded = 0
         if matched and not dry_run:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,13 +48,13 @@ def require_tasks() -> None:
 
 
 @contextmanager
-def opened_desk(path: Path) -> Iterator["Desk"]:
-    """Yield what answers for the tasks of the store at `path`. Raises LogNotFound."""
+def opened_desk(url: str) -> Iterator["Desk"]:
+    """Yield what answers for the tasks of the store at `url`. Raises LogNotFound."""
     require_tasks()
     from segue.clock import system_clock
     from segue.tasks.desk import Desk
 
-    with opened_store(path) as store:
+    with opened_store(url) as store:
         desk = Desk(store, system_clock)
         try:
             yield desk

@@ -15,6 +15,7 @@ import typer
 from segue.cli import parsing
 from segue.cli.arguments import JsonOption
 from segue.cli.output import Json, show_json, show_line
+from segue.cli.places import store_url
 from segue.cli.store_arguments import body_from
 from segue.cli.task.arguments import opened_desk, require_tasks
 from segue.cli.task.records import json_value
@@ -50,7 +51,7 @@ def enqueue(
         str,
         typer.Argument(
             metavar="STORE|MODULE:APP",
-            help="The directory of the store, or where the App is.",
+            help="The store, a directory or the URL of a server, or where the App is.",
             show_default=False,
         ),
     ],
@@ -147,7 +148,7 @@ def enqueue(
     if _APP.fullmatch(target) and not Path(target).exists():
         _by_app(target, call, wait, as_json=as_json)
     else:
-        _by_store(Path(target), call, wait, as_json=as_json)
+        _by_store(store_url(target), call, wait, as_json=as_json)
 
 
 def _by_app(target: str, call: _Call, wait: float | None, *, as_json: bool) -> None:
@@ -168,7 +169,7 @@ def _by_app(target: str, call: _Call, wait: float | None, *, as_json: bool) -> N
         _finish(call, task_id, wait, app.wait_for, as_json=as_json)
 
 
-def _by_store(path: Path, call: _Call, wait: float | None, *, as_json: bool) -> None:
+def _by_store(url: str, call: _Call, wait: float | None, *, as_json: bool) -> None:
     import msgspec
 
     from segue.tasks.desk import Desk
@@ -184,7 +185,7 @@ def _by_store(path: Path, call: _Call, wait: float | None, *, as_json: bool) -> 
             watch.close()
 
     _check_name(call.task)
-    with opened_desk(path) as desk:
+    with opened_desk(url) as desk:
         queue = desk.store.queue(call.queue or QUEUE_DEFAULT)
         message_id = queue.push(
             write_envelope(Envelope(call.task, msgspec.Raw(call.arguments))),

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import typer
@@ -52,11 +51,11 @@ _Place = TypeVar("_Place", Start, Place)
 
 @contextmanager
 def opened_topic(
-    path: Path, name: str, *, create: bool = False, sync: Sync = Sync.ALWAYS
+    url: str, name: str, *, create: bool = False, sync: Sync = Sync.ALWAYS
 ) -> Iterator["Topic"]:
-    """Yield a topic of the store at `path`. Only `create` makes either: a typo makes nothing."""
+    """Yield a topic of the store at `url`. Only `create` makes either: a typo makes nothing."""
     allow_many_files()
-    with opened_store(path, create=create, sync=sync) as store:
+    with opened_store(url, create=create, sync=sync) as store:
         yield store.topic(name) if create else existing_topic(store, name)
 
 

@@ -9,7 +9,12 @@ import typer
 from segue.cli.arguments import JsonOption
 from segue.cli.holdings import Holdings
 from segue.cli.output import Column, Facts, Kind, Rows, Value, show
-from segue.cli.store_arguments import StoreArgument, allow_many_files, opened_store
+from segue.cli.store_arguments import (
+    StoreArgument,
+    StoreDirectoryArgument,
+    allow_many_files,
+    opened_store,
+)
 from segue.cli.survey import partition_path
 from segue.cli.topic.arguments import (
     PartitionsOption,
@@ -120,7 +125,7 @@ def _column(values: Sequence[str]) -> list[tuple[Value, ...]]:
 
 
 def files(
-    url: StoreArgument,
+    path: StoreDirectoryArgument,
     name: TopicArgument,
     *,
     partitions: PartitionsOption = None,
@@ -136,7 +141,7 @@ def files(
     Example:
       segue topic files data orders --partition 0
     """
-    with opened_topic(url, name) as topic:
+    with opened_topic(str(path), name) as topic:
         numbers = chosen_partitions(topic, partitions)
     rows = [
         row

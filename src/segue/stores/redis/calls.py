@@ -154,9 +154,9 @@ class Calls:
         request = ("FCALL", library.function(name), 1, base, self._now(), "", 0, *words)
         return self._until_known(base, library, request)
 
-    def command(self, key: str, *words: Word) -> Answer:
+    def command(self, key: str, *words: Word, retry: float | None = None) -> Answer:
         """Have the server of `key` do a command that may be done twice. Raises as `change`."""
-        return self._until_known(key, None, words)
+        return self._until_known(key, None, words, retry=retry)
 
     def wait(self, key: str, *words: Word, timeout: float) -> Answer:
         """Do a command that blocks for at most `timeout` seconds; None if it could not be done."""
@@ -185,13 +185,17 @@ class Calls:
         request: tuple[Word, ...],
         *,
         is_change: bool = False,
+        retry: float | None = None,
     ) -> Answer:
-        deadline = time.monotonic() + self._options.retry
+        patience = self._options.retry if retry is None else min(retry, self._options.retry)
+        deadline = time.monotonic() + patience
         pause = BACKOFF_SECONDS
         while True:
             try:
                 node = self.servers.node_of(key)
                 return self._try(node, library, request, is_change=is_change)
+            except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
+                raise StoreUnavailable(f"the server does not let us in: {error}") from error
             except _TRANSIENT as error:
                 problem: Exception = error
             except NotReplicated as error:
@@ -205,7 +209,7 @@ class Calls:
                     _raise_refusal(error)
                 problem = error
             if time.monotonic() + pause > deadline:
-                _give_up(problem, self._options.retry)
+                _give_up(problem, patience)
             logger.debug("trying again key=%s reason=%r", key, problem)
             if not isinstance(problem, exceptions.MovedError):
                 time.sleep(pause * self._chance.uniform(0.5, 1))
@@ -297,6 +301,4 @@ def _raise_refusal(error: redis.ResponseError) -> NoReturn:
 def _give_up(problem: Exception, seconds: float) -> NoReturn:
     if isinstance(problem, StoreUnavailable):
         raise problem
-    if isinstance(problem, exceptions.AuthenticationError):
-        raise StoreUnavailable(f"the server does not let us in: {problem}") from problem
     raise StoreUnavailable(f"tried for {seconds:g} s: {problem}") from problem

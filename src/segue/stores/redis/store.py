@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MAJOR_VERSION_MIN: Final = 7
 """The first version with functions."""
+OPENING_SECONDS: Final = 2.0
+"""How long opening tries to reach the server: a wrong address should be told soon."""
 
 
 class RedisStore:
@@ -166,7 +168,9 @@ class RedisStore:
 
 def _check_server(calls: Calls, key: str) -> None:
     """Raise UnsupportedServer if the server is too old, or would drop keys to make room."""
-    text = cast("bytes", calls.command(key, "INFO", "everything")).decode(errors="replace")
+    text = cast("bytes", calls.command(key, "INFO", "everything", retry=OPENING_SECONDS)).decode(
+        errors="replace"
+    )
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     # Valkey says under this name which version of Redis it is compatible with.
     version = facts.get("redis_version", "0")

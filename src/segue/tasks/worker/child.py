@@ -1,6 +1,8 @@
 """The process of a slot: takes calls from its worker, runs them one by one, and answers.
 
-python -m segue.tasks.worker.child module:app <descriptor> <memory bytes> <store> <sync>
+python -m segue.tasks.worker.child module:app <descriptor> <memory bytes>
+
+Which store it is, and when that is to sync, comes first over the descriptor.
 """
 
 import os
@@ -26,7 +28,7 @@ PROBLEM: Final = 3
 
 def main(words: list[str]) -> int:
     """Answer calls until the worker is gone."""
-    target, descriptor, memory, url, sync = words
+    target, descriptor, memory = words
     # Ctrl-C reaches everybody in the terminal, and systemd's SIGTERM everybody in the unit; when to
     # stop is the worker's business. Handled, not ignored: what a task starts would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -39,11 +41,12 @@ def main(words: list[str]) -> int:
             connection.send_bytes(msgspec.msgpack.encode(answer))
 
     try:
+        url, sync = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, str])
         app = load_app(target)
         app.use(url, sync=cast("SyncName", sync))
         if int(memory):
             resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
-    except (SegueError, OSError, ValueError) as error:
+    except (SegueError, OSError, EOFError, ValueError) as error:
         say(Answer(problem=said(error)))
         return PROBLEM
     say(Answer())

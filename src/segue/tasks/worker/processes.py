@@ -101,7 +101,7 @@ class ProcessSlot(Slot):
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [sys.executable, "-m", "segue.tasks.worker.child", self._target]
-        words += [str(theirs.fileno()), str(self._memory_bytes or 0), *self._store]
+        words += [str(theirs.fileno()), str(self._memory_bytes or 0)]
         with theirs:
             self._process = subprocess.Popen(
                 words, pass_fds=(theirs.fileno(),), env=environment, process_group=0
@@ -109,6 +109,8 @@ class ProcessSlot(Slot):
         connection = self._connection = Connection(ours.detach())
         problem = _Problem("it ended without a word", is_passing=True)
         with contextlib.suppress(OSError, EOFError):
+            # Not among the words: everybody on the machine sees those, and a URL has a password.
+            connection.send_bytes(msgspec.msgpack.encode(self._store))
             if connection.poll(START_SECONDS):
                 answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
                 if not answer.problem:

@@ -48,6 +48,11 @@ local function enlist(base, what, waiter, until_us)
   redis.call('ZADD', base .. ':waiting_' .. what, until_us, waiter)
 end
 
+-- Note that `waiter` has found what it waited for: the next call is for somebody else.
+local function delist(base, what, waiter)
+  redis.call('ZREM', base .. ':waiting_' .. what, waiter)
+end
+
 -- Wake up to `most` of those who wait for `what`, the most patient last.
 local function rouse(base, what, most, ticks_us)
   local key = base .. ':waiting_' .. what

@@ -459,13 +459,13 @@ local function lags(base, argv, now_us)
   return answer
 end
 
--- {first, next, oldest, segment, back, when the first record that is left came, the facts of the
+-- {now, first, next, oldest, segment, back, when the first record that is left came, the facts of the
 -- segment that takes records, places, and the facts of sealed segments from a number on}.
-local function survey(base, argv)
+local function survey(base, argv, now_us)
   local head = head_of(base)
   local start = math.max(tonumber(argv[4]), head.oldest)
   local answer = {
-    head.first, head.next, head.oldest, head.segment, head.back, time_from(base, head, head.first),
+    now_us, head.first, head.next, head.oldest, head.segment, head.back, time_from(base, head, head.first),
     struct.pack(FACTS, facts_of(base, head, head.segment)), redis.call('HGETALL', base .. ':places'),
   }
   for id = start, math.min(head.segment, start + SURVEYED_MAX) - 1 do

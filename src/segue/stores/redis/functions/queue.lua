@@ -760,22 +760,18 @@ local function take_from_lane(q, lane, most, settles)
     items = taken }, #items, false
 end
 
--- Return the priorities to look at, the most urgent first.
-local function lines_for(q, most)
-  -- None is more urgent than 0: where that has enough, the others need not be asked for.
-  if q.in_line == 0 and q.lanes[0].count >= most then return { 0 } end
-  return redis.call('ZRANGE', q.base .. ':lines', 0, -1)
-end
-
 -- Return what to deliver next, and whether there may be more than could be looked at.
 local function take(q, most, settles)
   local out = {}
   if q.paused then return out, false end
   local looked = 0
   local full = {}
+  -- None is more urgent than 0: where that seems to have enough, the others are not asked for yet.
+  local is_short = q.in_line == 0 and q.lanes[0].count >= most
   while most > 0 do
     local progressed = false
-    for _, said in ipairs(lines_for(q, most)) do
+    local lines = is_short and { 0 } or redis.call('ZRANGE', q.base .. ':lines', 0, -1)
+    for _, said in ipairs(lines) do
       local priority = tonumber(said)
       local delivery, found
       repeat
@@ -813,7 +809,8 @@ local function take(q, most, settles)
       end
       if most == 0 or again or looked > LOOKED_MAX then break end
     end
-    if not progressed or looked > LOOKED_MAX then break end
+    if looked > LOOKED_MAX or not (progressed or is_short) then break end
+    is_short = false
   end
   return out, looked > LOOKED_MAX
 end
@@ -894,6 +891,7 @@ local function lease(base, argv, now_us, ticks_us)
   note_lease_end(q, deadline)
   meter(q, size / 2)
   finish(q)
+  if waiter ~= '' then delist(base, 'takers', waiter) end
   return add_deliveries({ token, ttl, 0, -1 }, deliveries), { token, ttl, runs }
 end
 
@@ -941,6 +939,7 @@ local function pop(base, argv, now_us, ticks_us)
     if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[6])) end
     return { 0, 0, more and 1 or 0, next_event(q, rate_wait_us(q)) }
   end
+  if waiter ~= '' then delist(base, 'takers', waiter) end
   return add_deliveries({ 0, 0, 0, -1 }, deliveries)
 end
 
@@ -1356,6 +1355,7 @@ local function probe(base, argv, now_us, ticks_us)
   if most then found, more = take(q, most, false) end
   for _, delivery in ipairs(found) do put_back(q, delivery) end
   if #found > 0 then
+    if argv[4] ~= '' then delist(base, 'takers', argv[4]) end
     -- Whoever was woken by what it does not take lets the next one know.
     rouse(base, 'takers', 1, ticks_us)
   elseif argv[4] ~= '' then

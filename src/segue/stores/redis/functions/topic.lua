@@ -75,8 +75,8 @@ local function group_change(base, argv, _, ticks_us)
   return {1, version + 1}
 end
 
--- Show that a member is alive, unless it is too late: {whether it is, version of the state and of
--- the manifest, partitions}. `waiter` is woken when the state changes.
+-- Show that a member is alive, unless it is too late: {whether it is, version of the state, whether
+-- any other is dead, version of the manifest, partitions}. `waiter` is woken when the state changes.
 local function attend(base, argv, _, ticks_us)
   local group, member, ttl_us, waiter, wait_us = argv[4], argv[5], argv[6], argv[7], argv[8]
   local key = group_key(base, group)
@@ -89,8 +89,12 @@ local function attend(base, argv, _, ticks_us)
     redis.call('ZREMRANGEBYSCORE', base .. ':waiting_group_' .. group, '-inf', '(' .. whole(ticks_us))
     enlist(base, 'group_' .. group, waiter, ticks_us + tonumber(wait_us))
   end
+  local dead = 0
+  for _, until_us in ipairs(redis.call('HVALS', key .. ':alive')) do
+    if tonumber(until_us) <= ticks_us then dead = 1 end
+  end
   local found = manifest_of(base)
-  return {is_alive, tonumber(redis.call('HGET', key .. ':state', 'version') or 0),
+  return {is_alive, tonumber(redis.call('HGET', key .. ':state', 'version') or 0), dead,
     tonumber(found[1] or 0), tonumber(found[2] or 0)}
 end
 

@@ -72,6 +72,10 @@ class TopicCore:
             found = self._partitions[number] = Partition(self.store.calls, base, number)
         return found
 
+    def key_path(self, name: str) -> Path:
+        """Return what an error calls one of the topic's keys."""
+        return Path(f"{self.base}:{name}")
+
     def require_open(self) -> None:
         """Raise StoreClosed if the store was closed."""
         self.store.require_open()
@@ -111,8 +115,9 @@ class TopicCore:
                 created_us=number_of(created_us),
             )
         except (ValueError, TypeError, StorageError) as error:
-            path = Path(f"{self.base}:manifest")
-            raise CorruptManifest(path=path, reason=f"it cannot be read: {error}") from error
+            raise CorruptManifest(
+                path=self.key_path("manifest"), reason=f"it cannot be read: {error}"
+            ) from error
 
     def known(self) -> Manifest | None:
         """Return the manifest as it was a moment ago. Partitions tell those who use an old one."""

@@ -1,6 +1,5 @@
 """Reading several partitions: by turns, merged by time, or as columns."""
 
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -46,15 +45,17 @@ class Lane:
         """Keep what was read."""
         self.stretch, self._records = stretch, None
 
-    def records(self, stretch: Stretch, stop: int, count_max: int) -> list[Record]:
-        """Return what is left of the stretch before `stop`."""
+    def records(self, stretch: Stretch, count_max: int) -> tuple[list[Record], int]:
+        """Return what is left of the stretch, and the place behind it.
+
+        What was removed behind the last record is passed over with it.
+        """
         if self._records is None:
             self._records = stretch.records()
-        found = self._records
-        start = bisect_left(found, self.offset, key=attrgetter("offset"))
-        if stop < stretch.stop:
-            count_max = min(count_max, bisect_left(found, stop, key=attrgetter("offset")) - start)
-        return found[start : start + max(0, count_max)]
+        start = bisect_left(self._records, self.offset, key=attrgetter("offset"))
+        found = self._records[start : start + count_max]
+        is_all = start + len(found) == len(self._records)
+        return found, stretch.stop if is_all else found[-1].offset + 1
 
 
 class Feed:
@@ -67,7 +68,6 @@ class Feed:
         self._core = core
         self._lanes = {partition: Lane(offset) for partition, offset in offsets.items()}
         self._turn = 0
-        self._lock = threading.Lock()
 
     def add(self, partition: int, offset: int) -> None:
         """Read this partition, too, or go on elsewhere in it."""
@@ -140,17 +140,14 @@ class Feed:
             stretch = self._read(partition, lane, budget.records_left, wait)
             if stretch is None:
                 return
-            found = lane.records(stretch, stretch.stop, budget.records_left)
+            found, after = lane.records(stretch, budget.records_left)
             within = budget.take(found)
+            if len(within) == len(found):
+                lane.offset = after
+            elif within:
+                lane.offset = within[-1].offset + 1
             if within:
                 yield within
-            if len(within) < len(found):
-                if within:
-                    lane.offset = within[-1].offset + 1
-                return
-            # What was removed behind the last record is passed over with it.
-            is_all = not found or found[-1].offset == lane.records(stretch, stretch.stop, 1 << 62)[-1].offset
-            lane.offset = stretch.stop if is_all else found[-1].offset + 1
 
     def merged(self, stops: Mapping[int, int]) -> Iterator[TopicRecord]:
         """Yield what lies before `stops`, ordered by timestamp as far as the partitions are."""
@@ -166,9 +163,10 @@ class Feed:
             stretch = self._read(partition, lane, FETCH_RECORDS)
             if stretch is None:
                 return
-            records = lane.records(stretch, stop, 1 << 62)
-            lane.offset = stretch.stop
+            records, lane.offset = lane.records(stretch, stretch.stop - stretch.first_offset)
             for record in records:
+                if record.offset >= stop:
+                    return
                 yield unpack_record(partition, record)
 
     # Columns -------------------------------------------------------------------------------

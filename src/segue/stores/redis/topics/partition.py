@@ -98,6 +98,7 @@ class Facts:
 class Survey:
     """A partition at one moment."""
 
+    now_us: int
     first_offset: int
     next_offset: int
     back: int
@@ -105,6 +106,10 @@ class Survey:
     sealed: Sequence[Facts]
     active: Facts
     places: dict[str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.active.size_bytes + sum(facts.size_bytes for facts in self.sealed)
 
     def segment_of(self, offset: int) -> int:
         """Return the segment with `offset`, the active one at the end."""
@@ -309,7 +314,7 @@ class Partition:
         sealed: list[Facts] = []
         start = 0
         while True:
-            answer = words_of(self._look("survey", start), 8)
+            now_us, *answer = words_of(self._look("survey", start), 9)
             first, latest, oldest, active, back, oldest_us = map(number_of, answer[:6])
             if sealed and oldest > sealed[0].id:
                 sealed = [facts for facts in sealed if facts.id >= oldest]
@@ -320,6 +325,7 @@ class Partition:
             if start >= active or not found:
                 break
         return Survey(
+            now_us=number_of(now_us),
             first_offset=first,
             next_offset=latest,
             back=back,
@@ -353,9 +359,7 @@ class Partition:
         """
         return number_of(self._change("drop", last, "" if back is None else back))
 
-    def rewrite(
-        self, facts: Facts, *, slots: bytes, batches: bytes, payload: bytes
-    ) -> bool:
+    def rewrite(self, facts: Facts, *, slots: bytes, batches: bytes, payload: bytes) -> bool:
         """Put what is left of a sealed segment in its place, unless it changed since."""
         answer = self._change("rewrite", facts.id, facts.rewrites, slots, batches, payload)
         return number_of(answer) > 0

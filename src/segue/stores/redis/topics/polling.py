@@ -21,6 +21,8 @@ class Poller:
     def __init__(self, core: TopicCore) -> None:
         self._core = core
         self._feed = Feed(core, {})
+        self._step_us_max: int | None = None
+        """How long one wait lasts at most, if something else is to be done meanwhile."""
 
     def _prepare(self, wait: Wait) -> None:
         """Do what is to be done before anything is fetched."""
@@ -61,7 +63,7 @@ class Poller:
         return table
 
     def _tries(self, timeout: Duration | None) -> Iterator[Wait]:
-        vigil = vigil_for(self._core, timeout)
+        vigil = vigil_for(self._core, timeout, step_us_max=self._step_us_max)
         for wait in vigil.tries():
             self._prepare(wait)
             yield wait
@@ -71,6 +73,13 @@ class Poller:
             vigil.bases = self._bases()
 
 
-def vigil_for(core: TopicCore, timeout: Duration | None) -> Vigil:
+def vigil_for(
+    core: TopicCore, timeout: Duration | None, *, step_us_max: int | None = None
+) -> Vigil:
     """Return the tries of a call on a topic. Raises InvalidArgument."""
-    return Vigil(core.store.calls, timeout, is_cluster=core.store.address.kind == "cluster")
+    return Vigil(
+        core.store.calls,
+        timeout,
+        is_cluster=core.store.address.kind == "cluster",
+        step_us_max=step_us_max,
+    )

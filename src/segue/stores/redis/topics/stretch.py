@@ -67,7 +67,9 @@ class Stretch:
         ends = np.zeros(len(table) + 1, dtype=np.int32)
         np.cumsum(table["length"], out=ends[1:])
         counts = [count for count, _ in self.batches]
-        times = np.repeat(np.array([time_us for _, time_us in self.batches], dtype=np.int64), counts)
+        times = np.repeat(
+            np.array([time_us for _, time_us in self.batches], dtype=np.int64), counts
+        )
         low, high = max(start, self.first_offset) - self.first_offset, stop - self.first_offset
         bounds = np.ascontiguousarray(ends[low : high + 1])
         attr = np.ascontiguousarray(table["attr"][low:high])

@@ -28,10 +28,18 @@ NO_WAIT: Final = Wait("", 0)
 class Vigil:
     """The tries of one call to find something, until its time is over."""
 
-    def __init__(self, calls: Calls, timeout: Duration | None, *, is_cluster: bool) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        timeout: Duration | None,
+        *,
+        is_cluster: bool,
+        step_us_max: int | None = None,
+    ) -> None:
         self._calls = calls
         self._is_cluster = is_cluster
         self._patience = Patience(calls, "", timeout, name="timeout")
+        self._step_us_max = step_us_max
         self._turn = 0
         self.bases: Sequence[str] = ()
         """Where a try asked to be woken."""
@@ -40,11 +48,15 @@ class Vigil:
         """Yield at once, and then whenever there may be something, until the time is over."""
         yield NO_WAIT
         while not self._patience.is_over:
-            yield Wait(self._patience.waiter, self._patience.step_us)
+            yield Wait(self._patience.waiter, self._step_us())
             self._block()
 
+    def _step_us(self) -> int:
+        step_us = self._patience.step_us
+        return step_us if self._step_us_max is None else min(step_us, self._step_us_max)
+
     def _block(self) -> None:
-        timeout = self._patience.step_us / 1_000_000
+        timeout = self._step_us() / 1_000_000
         bases = self.bases
         if not bases:
             return

@@ -1,0 +1,212 @@
+"""Servers that are killed under load, and clients that are: what was acknowledged stays, once."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+
+from segue.stores.opening import open_redis
+from segue.stores.redis.keys import base_key
+from tests.crash.channel import Report
+from tests.crash.processes import KILLED, ForkServer
+from tests.crash.redis_users import (
+    CAPACITY,
+    LOCK,
+    RING,
+    TTL_SECONDS,
+    Load,
+    add_until_killed,
+    fork_and_add,
+    hold_lock,
+    wait_for_lock,
+)
+from tests.crash.replay import naming_seed, new_seed
+from tests.redis_cluster import RedisCluster
+from tests.redis_sentinel import RedisSentinels
+from tests.redis_server import RedisServer, eventually
+
+OPTIONS: Final = "retry=30&timeout=1"
+WORKERS: Final = 3
+LIFE_SECONDS_MAX: Final = 0.3
+
+
+# Servers -----------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path) -> None:
+    """With `replicas=1`: kill -9 under load, a replica takes over, the old one comes back."""
+    with RedisCluster(scratch) as cluster:
+        key = base_key("segue", "ring", RING)
+        victim = cluster.node_of(key)
+        names = (f"mail-{number}" for number in range(1_000))
+        queue = next(
+            name for name in names if cluster.node_of(base_key("segue", "queue", name)) is victim
+        )
+        load = Load(f"{cluster.url}?replicas=1&{OPTIONS}", queue=queue)
+        with load.running():
+            load.wait_for_progress()
+            victim.kill()
+            eventually(lambda: cluster.node_of(key) is not victim, what="a replica took over")
+            victim.restart()
+            cluster.wait_until_whole()
+            load.wait_for_progress()
+        load.check()
+
+
+def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path) -> None:
+    with RedisSentinels(scratch) as sentinels:
+        victim = sentinels.master()
+        load = Load(f"{sentinels.url}?replicas=1&{OPTIONS}", queue="mail")
+        with load.running():
+            load.wait_for_progress()
+            victim.kill()
+            eventually(lambda: sentinels.master() is not victim, what="another master")
+            sentinels.rejoin(victim)
+            load.wait_for_progress()
+        load.check()
+
+
+def test_a_server_that_syncs_what_it_says_keeps_it_through_a_kill(scratch: Path) -> None:
+    """With `fsync=yes` and an append-only file."""
+    settings = {"appendonly": "yes", "appendfsync": "always"}
+    with RedisServer(scratch / "server", settings) as server:
+        load = Load(f"{server.url}?fsync=yes&{OPTIONS}", queue="mail")
+        with load.running():
+            for _ in range(3):
+                load.wait_for_progress(30)
+                server.restart()
+            load.wait_for_progress(30)
+        load.check()
+
+
+def test_a_frozen_replica_confirms_nothing(scratch: Path) -> None:
+    """A change that is tried again is not taken for replicated because it was made before."""
+    settings = {"repl-diskless-sync-delay": "0"}
+    with (
+        RedisServer(scratch / "master", settings) as master,
+        RedisServer(
+            scratch / "replica", {**settings, "replicaof": f"127.0.0.1 {master.port}"}
+        ) as replica,
+    ):
+        eventually(lambda: replica.facts("replication")["master_link_status"] == "up")
+        with open_redis(f"{master.url}?replicas=1&timeout=0.2&retry=0.6") as store:
+            ring = store.ring(RING, capacity=CAPACITY)
+            ring.enqueue(b"confirmed")
+            replica.freeze()
+            try:
+                with pytest.raises(ConnectionError, match="on 0 of 1 replicas"):
+                    ring.enqueue(b"unconfirmed")
+            finally:
+                replica.thaw()
+            assert ring.enqueue(b"confirmed again") == 2
+
+
+# Clients -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(scratch: Path) -> Iterator[RedisServer]:
+    with RedisServer(scratch / "server") as server:
+        yield server
+
+
+def test_clients_that_are_killed_lose_nothing_they_were_told(
+    forks: ForkServer, server: RedisServer
+) -> None:
+    """At most the call that was under way is there without having been reported, and once."""
+    seed = new_seed()
+    chance = random.Random(seed)
+    with open_redis(server.url) as store:
+        ring = store.ring(RING, capacity=CAPACITY)
+        queue = store.queue("mail")
+        reports: list[list[Report]] = []
+        with naming_seed(seed):
+            for _ in range(3):
+                with ExitStack() as closing:
+                    children = [
+                        closing.enter_context(
+                            forks.start(add_until_killed, server.url, "mail", len(reports) + number)
+                        )
+                        for number in range(WORKERS)
+                    ]
+                    told = [[child.read()] for child in children]
+                    time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
+                    for child in children:
+                        child.kill()
+                    for child, part in zip(children, told, strict=True):
+                        assert child.join() == KILLED
+                        reports.append(part + child.read_rest())
+            bodies = [
+                entry.body
+                for offset in range(ring.info().tail_offset)
+                if (entry := ring.get(offset))
+            ]
+            pushed = []
+            while messages := queue.pop_many(1_000):
+                pushed += [message.body for message in messages]
+
+            assert len(bodies) == ring.info().tail_offset == len(set(bodies))
+            assert len(pushed) == len(set(pushed))
+            for worker, part in enumerate(reports):
+                told_offsets = cast("list[list[int]]", part)
+                assert [bodies[offset] for _, offset in told_offsets] == [
+                    b"%d %d" % (worker, call) for call, _ in told_offsets
+                ]
+                for found in (bodies, pushed):
+                    of_worker = sum(body.startswith(b"%d " % worker) for body in found)
+                    assert of_worker - len(part) in {0, 1}
+
+
+def test_a_lock_whose_holder_was_killed_is_free_when_it_expires(
+    forks: ForkServer, server: RedisServer
+) -> None:
+    with (
+        open_redis(server.url) as store,
+        forks.start(hold_lock, server.url, 0.3) as holder,
+    ):
+        token = holder.read_number()
+        holder.kill()
+        held = store.lock(LOCK).acquire(wait=20)
+
+        assert held.token > token
+
+
+def test_who_waits_behind_one_that_was_killed_waiting_gets_the_lock(
+    forks: ForkServer, server: RedisServer
+) -> None:
+    """A wake-up that goes to the dead is not the last one."""
+    with open_redis(server.url) as store, ExitStack() as closing:
+        held = store.lock(LOCK, ttl=TTL_SECONDS).acquire()
+        children = []
+        for count in (1, 2):
+            child = closing.enter_context(forks.start(wait_for_lock, server.url))
+            children.append(child)
+            assert child.read_number() == 0
+            eventually(partial(_is_waited_for, server, by=count), what="it waits")
+        first, second = children
+        first.kill()
+        held.release()
+
+        assert second.read_number() > held.token
+
+
+def _is_waited_for(server: RedisServer, *, by: int) -> bool:
+    key = base_key("segue", "lock", LOCK)
+    return server.ask("ZCARD", f"{key}:waiting_lock") == by
+
+
+def test_a_forked_child_has_connections_of_its_own(forks: ForkServer, server: RedisServer) -> None:
+    """Nothing of the parent's is read by the child, and both go on."""
+    with forks.start(fork_and_add, server.url, 50) as child:
+        assert child.read_number() == 0
+        assert child.join() == 0
+    with open_redis(server.url) as store:
+        ring = store.ring(RING)
+        bodies = [entry.body for offset in range(101) if (entry := ring.get(offset))]
+
+    assert sorted(bodies) == sorted([b"before"] + [b"child"] * 50 + [b"parent"] * 50)
