@@ -5,7 +5,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from benchmarks import (
     idle,
     queue,
     read,
+    redis_parts,
     reopen,
     segment_size,
     spark,
@@ -37,11 +38,14 @@ BENCHMARKS: Final[dict[str, Callable[[Session], None]]] = {
     "spark": spark.run,
     "tasks": tasks.run,
     "task_limits": task_limits.run,
+    redis_parts.ALL: redis_parts.run,
     "read": read.run,
     "reopen": reopen.run,
     "segment_size": segment_size.run,
     "idle": idle.run,
 }
+NAMES: Final = (*BENCHMARKS, *redis_parts.PARTS)
+"""What can be asked for; without being asked, parts run with the whole they belong to."""
 DIRECTORY_DEFAULT: Final = Path(".bench")
 
 
@@ -60,10 +64,7 @@ def main() -> None:
             report.begin()
             session = Session(directory=Path(directory), effort=effort, report=report)
             for name in arguments.names or BENCHMARKS:
-                if name == "tasks":
-                    tasks.run(session, only=arguments.only, count=arguments.count)
-                else:
-                    BENCHMARKS[name](session)
+                _run(name, session, only=arguments.only, count=arguments.count)
             report.finish()
     finally:
         with contextlib.suppress(OSError):
@@ -73,9 +74,20 @@ def main() -> None:
     print(f"\ntook {time.perf_counter() - begin:.0f} s")
 
 
+def _run(name: str, session: Session, *, only: Sequence[str], count: int | None) -> None:
+    if name == "tasks":
+        tasks.run(session, only=only, count=count)
+    elif name == redis_parts.ALL:
+        redis_parts.run(session, only=only, count=count)
+    elif name in redis_parts.PARTS:
+        redis_parts.run(session, parts=[name], only=only, count=count)
+    else:
+        BENCHMARKS[name](session)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="some five minutes; proves nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every sample")
     parser.add_argument(
@@ -90,13 +102,15 @@ def _arguments() -> argparse.Namespace:
         type=lambda names: names.split(","),
         default=[],
         metavar="PEER,…",
-        help="of tasks: those peers alone",
+        help="of tasks and redis_tasks: those peers alone",
     )
-    parser.add_argument("--count", type=int, metavar="TASKS", help="of tasks: how many to send")
+    parser.add_argument(
+        "--count", type=int, metavar="TASKS", help="of tasks and redis_tasks: how many to send"
+    )
     arguments = parser.parse_args()
     for name in arguments.names:
-        if name not in BENCHMARKS:
-            parser.error(f"no benchmark is called {name}; there are {', '.join(BENCHMARKS)}")
+        if name not in NAMES:
+            parser.error(f"no benchmark is called {name}; there are {', '.join(NAMES)}")
     try:
         task_peers.chosen(arguments.only)
     except ValueError as error:

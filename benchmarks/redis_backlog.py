@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median, quantiles
 from typing import Final
 
@@ -71,13 +72,13 @@ def run(bench: Bench) -> None:
                 absent.append(not_run(name, reason))
                 continue
             score = _Score(name=name, queue=store.queue(f"backlog-{backlog}"))
-            for _ in range(backlog // FILL_MESSAGES):
-                score.queue.push_many(payloads.batch)
+            for first in range(0, backlog, FILL_MESSAGES):
+                score.queue.push_many(payloads.take(min(FILL_MESSAGES, backlog - first)))
             scores.append(score)
         _measure(bench, scores, payloads.batch[0])
     for call in CALLS:
         figures = [score.figure(call) for score in (alone, *scores)]
-        _report(bench, Section(
+        section = Section(
             benchmark="redis_backlog",
             title=call,
             setting=f"{WHERE}, {EVERYSEC}, one client process, call by call, "
@@ -87,12 +88,9 @@ def run(bench: Bench) -> None:
             figures=[*figures, *absent],
             unit="µs of a round",
             baselines=[figures[1].name],
-        ))
+        )
+        bench.session.report.add(section)
     bench.server.clean()
-
-
-def _report(bench: Bench, section: Section) -> None:
-    bench.session.report.add(section)
 
 
 def _shortage(bench: Bench, backlog: int) -> str | None:
@@ -100,9 +98,7 @@ def _shortage(bench: Bench, backlog: int) -> str | None:
     wanted_bytes = backlog * MESSAGE_BYTES_MAX
     free_bytes = psutil.virtual_memory().available
     if free_bytes < wanted_bytes + MEMORY_RESERVE_BYTES:
-        return (
-            f"{free_bytes / 1e9:.1f} GB of memory available, {wanted_bytes / 1e9:.1f} GB needed"
-        )
+        return f"{free_bytes / 1e9:.1f} GB of memory available, {wanted_bytes / 1e9:.1f} GB needed"
     return bench.session.shortage(wanted_bytes)
 
 
@@ -137,4 +133,4 @@ def _turn(queue: "segue.Queue", body: bytes) -> list[float]:
     times.append(clock())
     queue.ack(job)
     times.append(clock())
-    return [end - begin for begin, end in zip(times, times[1:], strict=False)]
+    return [end - begin for begin, end in pairwise(times)]

@@ -7,17 +7,14 @@ append-only file. Between two parts it is emptied and its file is rewritten.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from benchmarks import tasks
 from benchmarks.race import NotRun
 from benchmarks.servers import LOOPBACK, start_valkey
 from benchmarks.session import FULL, Session
-
-if TYPE_CHECKING:
-    import redis
 
 Fsync = Literal["everysec", "always"]
 
@@ -26,7 +23,8 @@ SEGUE: Final = "Segue"
 WHERE: Final = f"bodies of {PAYLOAD_BYTES} bytes, one server over TCP on the loopback"
 EVERYSEC: Final = "append-only file, appendfsync everysec"
 SETTLE_SECONDS_MAX: Final = 30.0
-_LOOK_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 0.2
+"""How far apart two readings of the memory are that must agree."""
 _STILL_BYTES: Final = 4096
 """What the server's own books change by while nobody does anything."""
 
@@ -63,13 +61,16 @@ class Valkey:
     """The server that everybody in a run talks to."""
 
     def __init__(self, directory: Path) -> None:
-        import redis
+        try:
+            import redis
+        except ModuleNotFoundError as error:
+            raise NotRun(f"{error.name} is not installed") from None
 
         with ExitStack() as stack:
             server = start_valkey(directory, durable=False)
             stack.callback(server.stop)
             self.port = server.port
-            self.client: redis.Redis = redis.Redis(host=LOOPBACK, port=server.port)
+            self.client = redis.Redis(host=LOOPBACK, port=server.port)
             stack.callback(self.client.close)
             self.fsync("everysec")  # What its users have.
             self._closing = stack.pop_all()
@@ -93,19 +94,19 @@ class Valkey:
         ):
             if time.monotonic() > deadline:
                 raise NotRun("the server does not finish rewriting its file")
-            time.sleep(_LOOK_SECONDS / 10)
-        self.client.execute_command("MEMORY PURGE")
+            time.sleep(LOOK_SECONDS / 10)
+        self.client.memory_purge()
 
     def used_bytes(self) -> int:
         """Return the memory in use for data and its books, once it no longer changes.
 
         Buffers of clients and of the file are not counted. Raises NotRun if it never settles.
         """
-        self.client.execute_command("MEMORY PURGE")
+        self.client.memory_purge()
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         before = self._used_bytes()
         while time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             now = self._used_bytes()
             if abs(now - before) <= _STILL_BYTES:
                 return now
@@ -138,10 +139,16 @@ class Bench:
 
 @contextmanager
 def benches(
-    session: Session, *, scale: Scale | None = None, only: Sequence[str] = ()
+    session: Session,
+    *,
+    scale: Scale | None = None,
+    only: Sequence[str] = (),
+    task_count: int | None = None,
 ) -> Iterator[Bench]:
     """Start the server and stop it afterwards. Raises NotRun."""
     scale = scale or (FULL_SCALE if session.effort is FULL else QUICK_SCALE)
+    if task_count is not None:
+        scale = replace(scale, tasks=replace(scale.tasks, count=task_count))
     with session.place() as place:
         server = Valkey(place / "server")
         try:

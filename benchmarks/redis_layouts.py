@@ -12,7 +12,7 @@ import string
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import batched
+from itertools import islice
 from typing import Final
 
 import redis
@@ -24,7 +24,7 @@ BATCH_MESSAGES: Final = 1000
 BODY_SEED: Final = 1
 _ALPHABET: Final = string.ascii_letters + string.digits
 
-Batches = Iterator[tuple[str, ...]]
+Batches = Iterator[list[str]]
 
 
 def noop(body: str) -> None:
@@ -45,7 +45,7 @@ def segue_tasks(url: str, batches: Batches) -> None:
     task = app.task(name="noop")(noop)
     with app:
         for batch in batches:
-            task.map(list(batch))
+            task.map(batch)
 
 
 def bare_list(url: str, batches: Batches) -> None:
@@ -74,9 +74,12 @@ def bullmq(url: str, batches: Batches) -> None:
                 for body in batch:
                     number += 1
                     job = {
-                        **{"name": "noop", "data": json.dumps({"body": body})},
-                        **{"opts": json.dumps({"attempts": 0}), "delay": 0, "priority": 0},
+                        "name": "noop",
+                        "data": json.dumps({"body": body}),
+                        "opts": json.dumps({"attempts": 0}),
                         "timestamp": time.time_ns() // 1_000_000,
+                        "delay": 0,
+                        "priority": 0,
                     }
                     words = [word for pair in job.items() for word in pair]
                     pipeline.execute_command("HSET", f"bull:q:{number}", *words)
@@ -132,6 +135,12 @@ LAYOUTS: Final[dict[str, Callable[[str, Batches], None]]] = {
 }
 
 
+def _batches(count: int) -> Batches:
+    bodies = _bodies(count)
+    while batch := list(islice(bodies, BATCH_MESSAGES)):
+        yield batch
+
+
 def _bodies(count: int) -> Iterator[str]:
     draw = random.Random(BODY_SEED)
     for _ in range(count):
@@ -140,7 +149,7 @@ def _bodies(count: int) -> Iterator[str]:
 
 def _main() -> None:
     layout, url, count = sys.argv[1:]
-    LAYOUTS[layout](url, batched(_bodies(int(count)), BATCH_MESSAGES))
+    LAYOUTS[layout](url, _batches(int(count)))
 
 
 if __name__ == "__main__":

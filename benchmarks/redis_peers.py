@@ -55,7 +55,7 @@ def ways(server: Valkey, payloads: Payloads) -> Iterator[list[Way]]:
         connection = client.connection_pool.get_connection()
         try:
             yield [
-                *_segue_ways(store.queue(QUEUE), payloads),
+                *segue_ways(store.queue(QUEUE), payloads),
                 *_single_ways(client, payloads),
                 *_pipelined_ways(client, payloads, _pipeline(client), "", is_ceiling=True),
                 *_pipelined_ways(client, payloads, _bare(connection), ", bare connection"),
@@ -69,7 +69,9 @@ def ways(server: Valkey, payloads: Payloads) -> Iterator[list[Way]]:
 # Segue -----------------------------------------------------------------------------------------
 
 
-def _segue_ways(queue: "segue.Queue", payloads: Payloads) -> list[Way]:
+def segue_ways(queue: "segue.Queue", payloads: Payloads) -> list[Way]:
+    """Return all steps on a queue of Segue."""
+
     def fill(count: int) -> None:
         for part in _parts(payloads, count):
             queue.push_many(part)
@@ -158,9 +160,7 @@ def _single_ways(client: "redis.Redis", payloads: Payloads) -> list[Way]:
 
         return job
 
-    way = partial(
-        Way, renew=partial(client.delete, LIST, TAKEN), in_batches=False, is_ceiling=True
-    )
+    way = partial(Way, renew=partial(client.delete, LIST, TAKEN), in_batches=False, is_ceiling=True)
     return [
         way(name="RPUSH", step="enqueue", prepare=push),
         way(name="LPOP", step="consume", prepare=pop),
@@ -327,8 +327,11 @@ def _pipeline(client: "redis.Redis") -> Send:
 def _bare(connection: "redis.Connection") -> Send:
     """Return how to send without what a pipeline of redis-py does for each command."""
 
+    pack = cast("Callable[[Sequence[Command]], list[bytes]]", connection.pack_commands)
+    write = cast("Callable[[list[bytes]], None]", connection.send_packed_command)
+
     def send(commands: Sequence[Command]) -> list[object]:
-        connection.send_packed_command(connection.pack_commands(commands))
+        write(pack(commands))
         return [connection.read_response() for _ in commands]
 
     return send

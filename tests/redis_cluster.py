@@ -1,5 +1,6 @@
 """A real cluster on the loopback: three masters, three replicas."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -10,6 +11,9 @@ from tests.redis_server import LOOPBACK, RedisServer, eventually, free_port
 MASTERS: Final = 3
 SLOTS: Final = 16_384
 NODE_TIMEOUT_MS: Final = 1_000
+MOVED_MAX: Final = 2
+"""How many keys of a slot are moved at once: few, so that the others stay behind for a while."""
+MOVE_TIMEOUT_MS: Final = 5_000
 SETTINGS: Final = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": str(NODE_TIMEOUT_MS),
@@ -88,6 +92,25 @@ class RedisCluster:
                 port = cast("list[object]", master)[1]
                 return next(node for node in self.nodes if node.port == port)
         raise AssertionError(f"nobody has {key}")
+
+    def move(self, key: str, *, pause: Callable[[], None] = lambda: None) -> RedisServer:
+        """Move the slot of `key` to another master, key by key; return that master.
+
+        `pause` is called when half of the keys are here and half there.
+        """
+        slot = key_slot(key.encode())
+        source = self.node_of(key)
+        target = next(node for node in self.masters if node is not source)
+        source_id, target_id = (str(node.ask("CLUSTER", "MYID")) for node in (source, target))
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        while names := cast("list[str]", source.ask("CLUSTER", "GETKEYSINSLOT", slot, MOVED_MAX)):
+            where = (LOOPBACK, target.port, "", 0, MOVE_TIMEOUT_MS)
+            source.ask("MIGRATE", *where, "KEYS", *names)
+            pause()
+        for node in (target, source, *self.masters):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        return target
 
     def close(self) -> None:
         """End all nodes."""

@@ -1,8 +1,10 @@
 """What the tests of tasks share: Apps on a clock to turn, and workers that come to an end."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ from segue.tasks import App, Worker
 from segue.tasks.events import TaskEvent
 from segue.tasks.worker import Kind
 from segue.testing import ManualClock
+from tests.contract.worlds import FileWorld, RedisWorld
 
 PATIENCE_SECONDS: Final = 20.0
 """How long anything may take before it counts as never."""
@@ -22,10 +25,24 @@ AT_ONCE: Final = Backoff(base_us=0, cap_us=0, jitter=0)
 TIMED: Final = Backoff(jitter=0)
 """The documented waits, to the microsecond."""
 
+TaskWorld = FileWorld | RedisWorld
+TASK_WORLDS: Final[dict[str, Callable[[Path], TaskWorld]]] = {
+    "file": partial(FileWorld, sync="os"),
+    "redis": RedisWorld,
+}
+"""Where the contract of tasks is tested. When a file is synced is no matter to them."""
 
-def manual_app(root: Path, clock: ManualClock, *, sync: SyncName = "os") -> App:
+
+def url_of(world: TaskWorld) -> str:
+    """Return what an App calls the store of a world."""
+    return str(world.root) if isinstance(world, FileWorld) else world.url
+
+
+def manual_app(
+    url: str | os.PathLike[str], clock: ManualClock, *, sync: SyncName = "os"
+) -> App:
     """Return an App that goes by a clock to turn."""
-    return App(root, sync=sync, clock=clock, ticks=clock.ticks)
+    return App(url, sync=sync, clock=clock, ticks=clock.ticks)
 
 
 def work(

@@ -24,9 +24,11 @@ from segue.tasks import App, Result, State, Worker, current
 from segue.testing import ManualClock
 from tests.contract.task_support import (
     AT_ONCE,
-    check_intact,
+    TASK_WORLDS,
+    TaskWorld,
     happenings,
     manual_app,
+    url_of,
     work,
     working,
 )
@@ -38,18 +40,19 @@ class Point:
     y: int
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    """What everybody goes by."""
-    return ManualClock()
+@pytest.fixture(params=list(TASK_WORLDS.values()), ids=list(TASK_WORLDS))
+def world(request: pytest.FixtureRequest, scratch: Path) -> Iterator[TaskWorld]:
+    """Where the store is; intact when the test is over."""
+    world: TaskWorld = request.param(scratch / "data")
+    yield world
+    world.end()
 
 
 @pytest.fixture
-def app(scratch: Path, clock: ManualClock) -> Iterator[App]:
-    """An App whose store must be intact when the test is over."""
-    with manual_app(scratch / "data", clock) as app:
+def app(world: TaskWorld) -> Iterator[App]:
+    """An App, on the clock of its world."""
+    with manual_app(url_of(world), world.clock) as app:
         yield app
-    check_intact(scratch / "data")
 
 
 def waiting(app: App, queue: str = "default") -> Counts:
@@ -538,7 +541,7 @@ def test_another_app_on_the_same_store_knows_the_same(app: App, clock: ManualClo
     done = job.enqueue()
     work(app)
     left = job.enqueue()
-    with manual_app(Path(app.url), clock) as other:
+    with manual_app(app.url, clock) as other:
         assert other.result(done.id).get(0) == 7
         assert other.result(left.id).state is State.PENDING
 

@@ -14,13 +14,15 @@ from segue.tasks.states import TERMINAL, TRANSITIONS, may_follow
 from segue.testing import ManualClock
 from tests.contract.task_support import (
     AT_ONCE,
+    TASK_WORLDS,
     TIMED,
-    check_intact,
+    TaskWorld,
     events_of,
     eventually,
     happenings,
     letters,
     manual_app,
+    url_of,
     work,
     working,
 )
@@ -28,18 +30,19 @@ from tests.contract.task_support import (
 MINUTE = 60
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    """What everybody goes by."""
-    return ManualClock()
+@pytest.fixture(params=list(TASK_WORLDS.values()), ids=list(TASK_WORLDS))
+def world(request: pytest.FixtureRequest, scratch: Path) -> Iterator[TaskWorld]:
+    """Where the store is; intact when the test is over."""
+    world: TaskWorld = request.param(scratch / "data")
+    yield world
+    world.end()
 
 
 @pytest.fixture
-def app(scratch: Path, clock: ManualClock) -> Iterator[App]:
-    """An App whose store must be intact when the test is over."""
-    with manual_app(scratch / "data", clock) as app:
+def app(world: TaskWorld) -> Iterator[App]:
+    """An App, on the clock of its world."""
+    with manual_app(url_of(world), world.clock) as app:
         yield app
-    check_intact(scratch / "data")
 
 
 # Order -------------------------------------------------------------------------------------
@@ -534,10 +537,10 @@ def test_a_record_says_when_everything_happened(app: App, clock: ManualClock) ->
     assert (record.args, record.result, record.queue) == (b'{"value":4}', b"4", "default")
 
 
-def test_progress_is_seen_while_a_task_runs(scratch: Path) -> None:
+def test_progress_is_seen_while_a_task_runs(world: TaskWorld) -> None:
     """Soon after it was told; the last that was told stays."""
     told, go_on = threading.Event(), threading.Event()
-    with App(scratch / "live", sync="os") as app:
+    with App(url_of(world), sync="os") as app:
 
         @app.task
         def job() -> None:

@@ -469,7 +469,7 @@ def test_members_do_not_outlast_the_machine(world: World, group: Group) -> None:
     """Their ticks mean nothing any more."""
     join(group)
     world.clock.advance(seconds=1)
-    world.restart()
+    world.restart(leases_last=TTL_SECONDS)
     topic = world.open().topic("orders")
     member = topic.group("workers").join()
 

@@ -8,7 +8,9 @@ import pyarrow as pa
 from segue import Lag, Member, Producer, Store, Topic, TopicRecord, TopicRules
 from segue.log.log import _open_logs
 from segue.stores.file.store import FileStore
-from tests.contract.worlds import World
+from segue.stores.redis.topics.member import RedisMember
+from segue.stores.redis.topics.producer import RedisProducer
+from tests.contract.worlds import RedisWorld, World
 
 SMALL_SEGMENT_BYTES: Final = 12_288
 """A page each of header, slots and payloads."""
@@ -101,7 +103,15 @@ def committed(lags: Sequence[Lag]) -> dict[int, int]:
 
 
 def kill(world: World, store: Store, *users: Member | Producer) -> None:
-    """Drop a handle and what was opened from it as kill -9 does: the system closes its files."""
+    """Drop a handle and what was opened from it as kill -9 does.
+
+    The system closes its files. A server learns of it when their time is over, which it is at once.
+    """
+    if isinstance(world, RedisWorld):
+        world.crash(store)
+        for user in users:
+            _outlive(world, user)
+        return
     disk = store.place.disk if isinstance(store, FileStore) else None
     logs = [log for log in _open_logs if log._disk is disk]
     world.crash(store)
@@ -112,3 +122,12 @@ def kill(world: World, store: Store, *users: Member | Producer) -> None:
         claiming._claim.abandon()
         if hasattr(claiming, "_feed"):
             claiming._feed.close()
+
+
+def _outlive(world: RedisWorld, user: Member | Producer) -> None:
+    """Let the time of a member or producer be over on the server."""
+    with world._server.client() as client:
+        if isinstance(user, RedisMember):
+            client.hset(f"{user._core.base}:group_{user.name}:alive", user._id, "0")
+        elif isinstance(user, RedisProducer):
+            client.hset(f"{user._core.base}:producer_{user.name}", "until_us", "0")

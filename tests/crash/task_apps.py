@@ -22,6 +22,8 @@ from segue.tasks import App, AsyncTask, Every, Task, current
 
 ROOT_VARIABLE: Final = "SEGUE_CRASH_ROOT"
 WORKER_VARIABLE: Final = "SEGUE_CRASH_WORKER"
+STORE_VARIABLE: Final = "SEGUE_CRASH_STORE"
+"""The URL of the store, where it is not under the root with everything else."""
 STORE: Final = "store"
 FACTS: Final = "facts"
 ACCOUNTS: Final = "accounts.sqlite3"
@@ -121,7 +123,8 @@ class Tasks:
         self.root = root
         self.facts = facts = Facts(root)
         self.accounts = accounts = Accounts(root)
-        self.app = app = App(root / STORE, sync="os", retries=RETRIES)
+        url = os.environ.get(STORE_VARIABLE) or root / STORE
+        self.app = app = App(url, sync="os", retries=RETRIES)
         gate = root / GATE
 
         @app.task

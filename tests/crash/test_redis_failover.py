@@ -58,6 +58,28 @@ def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path) -
         load.check()
 
 
+def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path) -> None:
+    """Nobody works with a part of the keys: calls wait until all of them are there."""
+    with RedisCluster(scratch) as cluster, open_redis(cluster.url) as store:
+        ring, queue, lock = (
+            base_key("segue", kind, name)
+            for kind, name in (("ring", RING), ("queue", "mail"), ("lock", LOCK))
+        )
+        held = store.lock(LOCK, ttl=TTL_SECONDS).acquire()
+        load = Load(f"{cluster.url}?{OPTIONS}", queue="mail")
+        with load.running():
+            for key in (ring, queue, lock):
+                load.wait_for_progress(20)
+                before = cluster.node_of(key)
+                after = cluster.move(key, pause=partial(time.sleep, 0.02))
+                assert cluster.node_of(key) is after is not before
+            load.wait_for_progress(20)
+        load.check()
+        held.release()
+
+        assert store.lock(LOCK).acquire(wait=0).token > held.token
+
+
 def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path) -> None:
     with RedisSentinels(scratch) as sentinels:
         victim = sentinels.master()

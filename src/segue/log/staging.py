@@ -106,9 +106,12 @@ def write_staged(
 
 
 def slots_of(
-    header: SegmentHeader, batches: Sequence[Batch], time_us: int
+    header: SegmentHeader, batches: Sequence[Batch], time_us: int | npt.NDArray[np.int64]
 ) -> tuple[memoryview, int]:
-    """Return the slots of a segment, and the checksum of all its payloads."""
+    """Return the slots of a segment, and the checksum of all its payloads.
+
+    `time_us` is that of all records, or of each.
+    """
     count = sum(map(len, batches))
     table = np.zeros(count, dtype=SLOT_DTYPE)
     lengths = np.concatenate([batch.lengths for batch in batches])

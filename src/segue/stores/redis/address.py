@@ -92,15 +92,18 @@ class Address:
             name for name, said in SCHEMES.items() if said == (self.kind, self.is_encrypted)
         )
         user = f"{self.username}@" if self.username else ""
+        said = [f"db={self.database}"] if self.kind == "unix" and self.database else []
+        if self.options.namespace != NAMESPACE_DEFAULT:
+            said.append(f"namespace={self.options.namespace}")
+        query = "?" * bool(said) + "&".join(said)
         if self.kind == "unix":
-            database = f"?db={self.database}" if self.database else ""
-            return f"{scheme}://{user}{self.path}{database}"
+            return f"{scheme}://{user}{self.path}{query}"
         hosts = ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints
         )
         path = f"/{self.service}" if self.service else ""
         path += f"/{self.database}" if self.kind != "cluster" else ""
-        return f"{scheme}://{user}{hosts}{path}"
+        return f"{scheme}://{user}{hosts}{path}{query}"
 
 
 def is_redis(url: str) -> bool:
@@ -113,7 +116,10 @@ def address_from(url: str) -> Address:
     scheme, _, rest = url.partition("://")
     kind, is_encrypted = SCHEMES[scheme]
     # Several hosts are no URL to the standard library: only what stands around them is.
-    parts = urlsplit(f"redis://{rest}")
+    try:
+        parts = urlsplit(f"redis://{rest}")
+    except ValueError as error:
+        raise InvalidArgument(f"a URL that cannot be read: {error}") from None
     if "@" in rest and "@" not in parts.netloc:
         raise InvalidArgument("in a login / ? # and @ are written %2F %3F %23 and %40")
     username, password = _login(parts.netloc)

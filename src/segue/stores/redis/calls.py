@@ -23,6 +23,7 @@ from redis import exceptions
 
 from segue.clock import Clock, Ticks, system_ticks
 from segue.errors import (
+    ConnectionsBusy,
     NotReplicated,
     SegueError,
     StorageError,
@@ -190,20 +191,17 @@ class Calls:
         patience = self._options.retry if retry is None else min(retry, self._options.retry)
         deadline = time.monotonic() + patience
         pause = BACKOFF_SECONDS
+        was_moved = False
         while True:
             try:
                 node = self.servers.node_of(key)
                 return self._try(node, library, request, is_change=is_change)
+            except ConnectionsBusy:
+                raise
             except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
                 raise StoreUnavailable(f"the server does not let us in: {error}") from error
-            except _TRANSIENT as error:
+            except _TRANSIENT as error:  # StoreUnavailable is among them, as a ConnectionError.
                 problem: Exception = error
-            except NotReplicated as error:
-                problem = error
-            except StoreUnavailable as error:
-                if error.__class__ is not StoreUnavailable:
-                    raise
-                problem = error
             except redis.ResponseError as error:
                 if not _is_transient(error):
                     _raise_refusal(error)
@@ -211,9 +209,10 @@ class Calls:
             if time.monotonic() + pause > deadline:
                 _give_up(problem, patience)
             logger.debug("trying again key=%s reason=%r", key, problem)
-            if not isinstance(problem, exceptions.MovedError):
+            if was_moved or not isinstance(problem, exceptions.MovedError):
                 time.sleep(pause * self._chance.uniform(0.5, 1))
                 pause = min(2 * pause, BACKOFF_SECONDS_MAX)
+            was_moved = isinstance(problem, exceptions.MovedError)
             with contextlib.suppress(StoreUnavailable):
                 self.servers.moved(key, problem)
 

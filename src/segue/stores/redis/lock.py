@@ -128,5 +128,5 @@ class RedisHeldLock:
 
 def lock_exists(store: "RedisStore", name: str) -> bool:
     """Tell whether the lock was ever taken."""
-    base = store.base("lock", name)
-    return bool(store.calls.command(base, "EXISTS", base))
+    key = f"{store.base('lock', name)}:lock"
+    return bool(store.calls.command(key, "EXISTS", key))

@@ -2,13 +2,20 @@
 
 import logging
 import threading
+import weakref
 from types import TracebackType
 from typing import Final, Self, cast
 
 from segue.clock import Clock, Ticks
 from segue.delivery.rules import QueueRules
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import LogNotFound, StoreClosed, UnsupportedFormat, UnsupportedServer
+from segue.errors import (
+    LogNotFound,
+    SegueError,
+    StoreClosed,
+    UnsupportedFormat,
+    UnsupportedServer,
+)
 from segue.log.layout import checked_name
 from segue.log.options import Duration
 from segue.stores.contract import RingMode
@@ -20,6 +27,7 @@ from segue.stores.redis.lock import RedisLock, lock_exists
 from segue.stores.redis.queue import RedisQueue, queue_exists, remove_queue
 from segue.stores.redis.ring import RedisRing, open_ring, ring_exists
 from segue.stores.redis.servers import servers_of
+from segue.stores.redis.topics.core import User
 from segue.stores.redis.topics.topic import RedisTopic, open_topic, topic_exists
 
 logger = logging.getLogger(__name__)
@@ -48,6 +56,8 @@ class RedisStore:
         self.calls = Calls(address, servers_of(address), clock=clock, ticks=ticks)
         self.removals: dict[str, int] = {}
         """How often we removed a queue: handles from before say so."""
+        self.users: weakref.WeakSet[User] = weakref.WeakSet()
+        """Members and producers that are open here: they let go before the store does."""
         self._lock = threading.Lock()
         self._named: set[tuple[Kind, str]] = set()
         self._closed = False
@@ -150,6 +160,11 @@ class RedisStore:
         with self._lock:
             if self._closed:
                 return
+            for user in list(self.users):
+                try:
+                    user.close()
+                except SegueError as error:
+                    logger.warning("not closed in order store=%s reason=%s", self.url, error)
             self._closed = True
         self.heartbeat.close()
         self.calls.servers.close()

@@ -43,9 +43,12 @@ local function forget_lines(key, now_us)
   end
 end
 
--- Note that `waiter` blocks until something of the kind `what` happens.
-local function enlist(base, what, waiter, until_us)
-  redis.call('ZADD', base .. ':waiting_' .. what, until_us, waiter)
+-- Note that `waiter` blocks until something of the kind `what` happens. Those who gave up are
+-- forgotten: they are many where nothing ever happens.
+local function enlist(base, what, waiter, until_us, ticks_us)
+  local key = base .. ':waiting_' .. what
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. whole(ticks_us))
+  redis.call('ZADD', key, whole(until_us), waiter)
 end
 
 -- Note that `waiter` has found what it waited for: the next call is for somebody else.

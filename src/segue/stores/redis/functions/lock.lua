@@ -1,19 +1,22 @@
 -- A lock with a name, and the fencing tokens that come from it.
 --
--- <base>                 HASH  the lock; kept for ever, so that no token is given twice
+-- <base>:lock            HASH  the lock; kept for ever, so that no token is given twice
 --     token                    the one given last
 --     owner                    who holds it; missing while nobody does
 --     until                    µs of ticks when it expires; missing while nobody holds it
 -- <base>:requests        HASH  see common.lua
 -- <base>:waiting_lock    ZSET  who waits until it is released, see common.lua
 -- <base>:wake_<waiter>   LIST  see common.lua
+--
+-- Nothing is kept at <base> itself: while its slot moves to another node, the one that is losing it
+-- then sends every call on, and none finds some of the keys here and some there.
 
 local NO_WRITES = {'no-writes'}
 -- Locks must work when memory has run out: what they guard may be what frees some.
 local ALWAYS = {'allow-oom'}
 
 local function lock_of(base)
-  local found = redis.call('HMGET', base, 'token', 'owner', 'until')
+  local found = redis.call('HMGET', base .. ':lock', 'token', 'owner', 'until')
   return {
     token = tonumber(found[1] or 0),
     owner = found[2],
@@ -30,12 +33,12 @@ local function acquire(base, argv, now_us, ticks_us)
   local owner, ttl_us, waiter, step_us = argv[4], tonumber(argv[5]), argv[6], tonumber(argv[7])
   local lock = lock_of(base)
   if is_held(lock, ticks_us) then
-    if waiter ~= '' then enlist(base, 'lock', waiter, ticks_us + step_us) end
+    if waiter ~= '' then enlist(base, 'lock', waiter, ticks_us + step_us, ticks_us) end
     return {0, lock.owner, lock.until_us - ticks_us}
   end
   -- By the clock, so that none is repeated by a replica that has missed the last ones.
   local token = math.max(lock.token + 1, now_us)
-  redis.call('HSET', base, 'token', whole(token), 'owner', owner,
+  redis.call('HSET', base .. ':lock', 'token', whole(token), 'owner', owner,
     'until', whole(ticks_us + ttl_us))
   if waiter ~= '' then redis.call('ZREM', base .. ':waiting_lock', waiter) end
   return {1, token}
@@ -58,7 +61,7 @@ end
 local function renew(base, argv, now_us, ticks_us)
   local refusal = loss(base, tonumber(argv[4]), ticks_us)
   if refusal then return refusal end
-  redis.call('HSET', base, 'until', whole(ticks_us + tonumber(argv[5])))
+  redis.call('HSET', base .. ':lock', 'until', whole(ticks_us + tonumber(argv[5])))
   return 1
 end
 
@@ -66,7 +69,7 @@ end
 local function release(base, argv, now_us, ticks_us)
   local refusal = loss(base, tonumber(argv[4]), ticks_us)
   if refusal then return refusal end
-  redis.call('HDEL', base, 'owner', 'until')
+  redis.call('HDEL', base .. ':lock', 'owner', 'until')
   rouse(base, 'lock', 1, ticks_us)
   return 1
 end

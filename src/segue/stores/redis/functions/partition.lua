@@ -257,9 +257,7 @@ local function read(base, argv, _, ticks_us)
   local waiter, wait_us = argv[7], tonumber(argv[8])
   local head = head_of(base)
   if offset == head.next and waiter ~= '' then
-    -- Those who gave up are many where nothing is ever appended.
-    redis.call('ZREMRANGEBYSCORE', base .. ':waiting_records', '-inf', '(' .. whole(ticks_us))
-    enlist(base, 'records', waiter, ticks_us + wait_us)
+    enlist(base, 'records', waiter, ticks_us + wait_us, ticks_us)
   end
   if offset < head.first or offset >= head.next then return {head.first, head.next, head.version} end
   local id, begin = segment_of(base, head, offset)
@@ -330,6 +328,10 @@ local function resolve(base, argv)
 end
 
 -- Places --------------------------------------------------------------------------------------
+
+local function marks(base)
+  return redis.call('HKEYS', base .. ':places')
+end
 
 local function set_place(base, head, mark, offset)
   local before = redis.call('HGET', base .. ':places', mark)
@@ -434,11 +436,15 @@ local function lags(base, argv, now_us)
   local head = head_of(base)
   local places = redis.call('HGETALL', base .. ':places')
   local answer = {now_us, head.first, head.next, head.version}
-  local after, total = {}, 0
-  for id = head.segment, head.oldest, -1 do
-    local _, _, _, _, bytes = facts_of(base, head, id)
-    after[id] = total
-    total = total + bytes
+  local after, counted, total = {}, head.segment, 0
+  -- Bytes of payload in the segments after one; no further back than somebody asks for.
+  local function bytes_after(id)
+    while counted >= id do
+      after[counted] = total
+      local _, _, _, _, bytes = facts_of(base, head, counted)
+      total, counted = total + bytes, counted - 1
+    end
+    return after[id]
   end
   for place = 1, #places, 2 do
     if argv[4] == '' or argv[4] == places[place] then
@@ -448,7 +454,7 @@ local function lags(base, argv, now_us)
         local id, begin = segment_of(base, head, offset)
         local position = found_in(segment_key(base, id), offset - begin)
         local _, _, _, _, held = facts_of(base, head, id)
-        bytes = held - position + after[id]
+        bytes = held - position + bytes_after(id)
       end
       answer[#answer + 1] = places[place]
       answer[#answer + 1] = committed
@@ -476,24 +482,23 @@ end
 
 -- Keeping -------------------------------------------------------------------------------------
 
--- Delete the sealed segments up to and with a number: how many are gone, -1 if a place was set
--- back since it was decided which may go.
+-- Delete the sealed segments up to and with a number: {the first that is gone, the first that is
+-- not}. None if a place was set back since it was decided which may go.
 local function drop(base, argv)
-  local last, back = tonumber(argv[4]), argv[5]
+  local last, back = tonumber(argv[4]), tonumber(argv[5])
   local head = head_of(base)
-  if back ~= '' and tonumber(back) ~= head.back then return -1 end
-  last = math.min(last, head.segment - 1, head.oldest + DROPPED_MAX - 1)
-  if last < head.oldest then return 0 end
-  for id = head.oldest, last do
+  local first = head.oldest
+  last = math.min(last, head.segment - 1, first + DROPPED_MAX - 1)
+  if back ~= head.back or last < first then return {first, first} end
+  for id = first, last do
     local key = segment_key(base, id)
     redis.call('UNLINK', key .. ':slots', key .. ':batches', key .. ':payload')
     redis.call('HDEL', base .. ':segments', whole(id))
   end
-  local gone = last - head.oldest + 1
   head.oldest = last + 1
   redis.call('HSET', base .. ':head', 'oldest', whole(head.oldest),
     'first', whole((facts_of(base, head, head.oldest))))
-  return gone
+  return {first, head.oldest}
 end
 
 -- Put what is left of a sealed segment in its place: 1, or 0 if it was rewritten or deleted since.
@@ -521,6 +526,7 @@ offer('stage', stage)
 offer('adopt', adopt)
 offer('read', read, {'allow-oom'})
 offer('resolve', resolve, {'no-writes'})
+offer('marks', marks, {'no-writes'})
 offer('register', register, {'allow-oom'})
 offer('save', save, {'allow-oom'})
 offer('hold', hold, {'allow-oom'})

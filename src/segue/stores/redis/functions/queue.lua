@@ -39,7 +39,7 @@
 --   :kept_<lane>         ZSET    offsets of settled messages that are kept
 --   :kept                HASH    id → item
 --   :totals              HASH    what happened how often
---   :token               STRING  the token given last when the queue was removed
+--   :token               STRING  no token or generation of a removed queue is above
 --
 -- An item is  time µs (8) · attr (4) · expires µs (8, if it does) · group (16, if any) · prefix · body
 -- with the attr of delivery/message.py. An id is <priority>-<offset>, or later-<16 digits>.
@@ -858,7 +858,7 @@ local function lease(base, argv, now_us, ticks_us)
   if most then deliveries, more = take(q, most, false) end
   if #deliveries == 0 then
     finish(q)
-    if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[8])) end
+    if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[8]), ticks_us) end
     if refusal then return refusal end
     return { 0, ttl, more and 1 or 0, next_event(q, rate_wait_us(q)) }, { 0, ttl, {} }
   end
@@ -925,7 +925,7 @@ local function pop(base, argv, now_us, ticks_us)
     may, refusal = allowed(q, most)
     if not may then
       finish(q)
-      if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[6])) end
+      if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[6]), ticks_us) end
       return refusal
     end
   end
@@ -936,7 +936,7 @@ local function pop(base, argv, now_us, ticks_us)
   add_total(q, 'popped', count)
   finish(q)
   if count == 0 then
-    if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[6])) end
+    if waiter ~= '' then enlist(base, 'takers', waiter, ticks_us + tonumber(argv[6]), ticks_us) end
     return { 0, 0, more and 1 or 0, next_event(q, rate_wait_us(q)) }
   end
   if waiter ~= '' then delist(base, 'takers', waiter) end
@@ -948,11 +948,13 @@ end
 -- From its first message on a queue is there.
 local function begin(q)
   if q.generation then return end
-  q.generation = whole(q.now)
+  -- Above all tokens and the generation of a queue that was removed.
+  local before = tonumber(redis.call('GET', q.base .. ':token') or 0)
+  q.token = math.max(q.token, before)
+  q.generation = whole(math.max(q.now, q.token + 1))
   set(q, 'generation', q.generation)
+  set(q, 'token', whole(q.token))
   set(q, 'segment_size', q.rules.segment_size)
-  local token = redis.call('GET', q.base .. ':token')
-  if token then set(q, 'token', token) end
   redis.call('PERSIST', q.base .. ':requests')
 end
 
@@ -1041,7 +1043,7 @@ local function make_space(q, count, waiter, step)
   if count <= rules.capacity then
     if rules.on_full == 'block' then
       finish(q)
-      if waiter ~= '' then enlist(q.base, 'pushers', waiter, q.ticks + tonumber(step)) end
+      if waiter ~= '' then enlist(q.base, 'pushers', waiter, q.ticks + tonumber(step), q.ticks) end
       return redis.error_reply('SEGUEWAIT ' .. whole(rules.capacity) .. ' '
         .. whole(next_event(q, nil)))
     end
@@ -1359,7 +1361,7 @@ local function probe(base, argv, now_us, ticks_us)
     -- Whoever was woken by what it does not take lets the next one know.
     rouse(base, 'takers', 1, ticks_us)
   elseif argv[4] ~= '' then
-    enlist(base, 'takers', argv[4], ticks_us + tonumber(argv[5]))
+    enlist(base, 'takers', argv[4], ticks_us + tonumber(argv[5]), ticks_us)
   end
   -- What was put back is no news.
   q.news = 0
@@ -1646,7 +1648,8 @@ local function remove(base)
     'dead', 'letters', 'kept', 'kept_' .. whole(ASIDE), 'totals' }) do
     redis.call('UNLINK', base .. ':' .. name)
   end
-  if q.token > 0 then redis.call('SET', base .. ':token', whole(q.token)) end
+  local last = math.max(q.token, tonumber(q.generation or 0))
+  if last > 0 then redis.call('SET', base .. ':token', whole(last)) end
   redis.call('PEXPIRE', base .. ':requests', whole(REQUEST_KEPT_US / 1000))
   rouse(base, 'takers', LOOKED_MAX, 0)
   rouse(base, 'pushers', LOOKED_MAX, 0)

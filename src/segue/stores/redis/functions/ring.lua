@@ -183,7 +183,7 @@ local function busy(base, ring, ticks_us, waiter, step_us)
     if waiter ~= '' then redis.call('ZREM', base .. ':waiting_lock', waiter) end
     return nil
   end
-  if waiter ~= '' then enlist(base, 'lock', waiter, ticks_us + tonumber(step_us)) end
+  if waiter ~= '' then enlist(base, 'lock', waiter, ticks_us + tonumber(step_us), ticks_us) end
   return {'busy', ring.lock_owner, ring.lock_until - ticks_us}
 end
 

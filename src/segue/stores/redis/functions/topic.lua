@@ -86,8 +86,7 @@ local function attend(base, argv, _, ticks_us)
     redis.call('HSET', key .. ':alive', member, whole(ticks_us + tonumber(ttl_us)))
   end
   if waiter ~= '' then
-    redis.call('ZREMRANGEBYSCORE', base .. ':waiting_group_' .. group, '-inf', '(' .. whole(ticks_us))
-    enlist(base, 'group_' .. group, waiter, ticks_us + tonumber(wait_us))
+    enlist(base, 'group_' .. group, waiter, ticks_us + tonumber(wait_us), ticks_us)
   end
   local dead = 0
   for _, until_us in ipairs(redis.call('HVALS', key .. ':alive')) do

@@ -1,7 +1,7 @@
 """Appending to a topic: records, each to its partition, with as few calls as there are batches."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from segue.delivery.topic_record import Appended
@@ -19,6 +19,7 @@ from segue.stores.redis.topics.room import (
 )
 from segue.stores.redis.topics.stretch import pack_slot
 from segue.stores.topic_events import Packed
+from segue.stores.topic_manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +60,11 @@ def append_each(core: TopicCore, records: Sequence[Routed]) -> list[Appended]:
                 waiting.setdefault(partition, []).append(place)
         try:
             for partition, places in waiting.items():
-                for part in parts_of(room, places, lambda place: records[place].record):
-                    batch = batch_of([records[place].record for place in part])
-                    first = append_batch(core, partition, batch, manifest.version, manifest.rules)
-                    for index, place in enumerate(part):
+                ours = [records[place].record for place in places]
+                for part in parts_of(room, ours):
+                    batch = batch_of(ours[part.start : part.stop])
+                    first = append_batch(core, partition, batch, manifest)
+                    for index, place in enumerate(places[part.start : part.stop]):
                         found[place] = Appended(partition, first + index)
         except ManifestChanged:
             core.forget_manifest()
@@ -71,21 +73,12 @@ def append_each(core: TopicCore, records: Sequence[Routed]) -> list[Appended]:
     raise StorageError(f"topic {core.name} was changed by others all the time")
 
 
-def append_batch(
-    core: TopicCore, partition: int, batch: Batch, version: int, rules: TopicRules
-) -> int:
+def append_batch(core: TopicCore, partition: int, batch: Batch, manifest: Manifest) -> int:
     """Append a batch to a partition and return its first offset. Raises ManifestChanged."""
-    room = room_by(rules)
-    first, rolled = core.partition(partition).append(
-        batch,
-        version=version,
-        items_max=room.items_max,
-        bytes_max=room.bytes_max,
-        overhead_bytes=room.overhead_bytes(count_of(batch)),
-        age_us_max=room.age_us_max,
-    )
+    door = core.partition(partition)
+    first, rolled = door.append(batch, version=manifest.version, room=room_by(manifest.rules))
     if number_of(rolled):
-        after_roll(core, partition, rules)
+        after_roll(core, partition, manifest.rules)
     return first
 
 
@@ -104,26 +97,19 @@ def batch_of(records: Sequence[Packed]) -> Batch:
     )
 
 
-def count_of(batch: Batch) -> int:
-    """Return how many records a batch has."""
-    return len(batch.slots) // len(pack_slot(0, 0))
-
-
-def parts_of(
-    room: Room, places: Sequence[int], record_at: Callable[[int], Packed]
-) -> Iterator[Sequence[int]]:
-    """Yield places in parts whose records fit in a segment together."""
+def parts_of(room: Room, records: Sequence[Packed]) -> Iterator[range]:
+    """Yield the places of records in parts that fit in a segment each."""
     items_max = min(room.items_max, BATCH_RECORDS_MAX)
     bytes_max = min(room.bytes_max, BATCH_BYTES_MAX)
     start, size_bytes = 0, 0
-    for index, place in enumerate(places):
-        length = len(record_at(place)[0])
-        if index > start and (index - start >= items_max or size_bytes + length > bytes_max):
-            yield places[start:index]
-            start, size_bytes = index, 0
+    for place, (payload, _) in enumerate(records):
+        length = len(payload)
+        if place > start and (place - start >= items_max or size_bytes + length > bytes_max):
+            yield range(start, place)
+            start, size_bytes = place, 0
         size_bytes += length
-    if start < len(places):
-        yield places[start:]
+    if start < len(records):
+        yield range(start, len(records))
 
 
 def after_roll(core: TopicCore, partition: int, rules: TopicRules) -> None:

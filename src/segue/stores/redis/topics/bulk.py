@@ -77,7 +77,7 @@ def _file_of(core: TopicCore, partition: int, facts: Facts) -> bytes:
     from segue.log.staging import Batch as StagedBatch
     from segue.log.staging import slots_of
 
-    batches = []
+    batches, times = [], []
     try:
         for stretch in stretches(core.partition(partition), facts.first_offset, facts.end_offset):
             columns = stretch.columns(stretch.first_offset, stretch.stop)
@@ -87,6 +87,7 @@ def _file_of(core: TopicCore, partition: int, facts: Facts) -> bytes:
             lengths = np.array([len(payload) for payload in payloads], dtype=np.uint32)
             data = memoryview(b"".join(payloads))
             batches.append(StagedBatch(lengths=lengths, attrs=columns.attr, data=data))
+            times.append(columns.time_us)
     except OffsetTrimmed:
         raise InvalidArgument(f"segment {facts.id} is gone") from None
     count = sum(map(len, batches))
@@ -101,7 +102,10 @@ def _file_of(core: TopicCore, partition: int, facts: Facts) -> bytes:
         # Not random: what broke off is gone on with by making the same bytes again.
         nonce=int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"),
     )
-    table, chain = slots_of(header, batches, facts.last_us) if batches else (b"", header.key)
+    table, chain = b"", header.key
+    if batches:
+        slots, chain = slots_of(header, batches, np.concatenate(times))
+        table = bytes(slots)
     summary = Summary(
         count=count,
         payloads_end=Position(header.payloads_position + size_bytes),
@@ -112,8 +116,7 @@ def _file_of(core: TopicCore, partition: int, facts: Facts) -> bytes:
     page = bytearray(header.encode())
     for position, piece in summary.writes():
         page[position : position + len(piece)] = piece
-    head = bytes(page) + bytes(table)
-    head = head.ljust(header.payloads_position, b"\0")
+    head = (bytes(page) + table).ljust(header.payloads_position, b"\0")
     assert len(page) == HEADER_BYTES, "the header is a page"
     return b"".join([head, *(batch.data for batch in batches)])
 
@@ -186,21 +189,13 @@ def _adopted(
     manifest = core.existing()
     room = room_by(manifest.rules)
     door = core.partition(partition)
-    overheads = [room.overhead_bytes(len(batch.slots) // len(pack_slot(0, 0))) for batch in batches]
     if len(batches) == 1:
-        first, rest = door.append(
-            batches[0],
-            version=manifest.version,
-            items_max=room.items_max,
-            bytes_max=room.bytes_max,
-            overhead_bytes=overheads[0],
-            age_us_max=room.age_us_max,
-            adoption=digest,
-        )
+        first, rest = door.append(batches[0], version=manifest.version, room=room, adoption=digest)
         return (number_of(rest), False) if first < 0 else (first, True)
     name = secrets.token_hex(8)
     for number, batch in enumerate(batches, start=1):
         door.stage(f"{name}_{number}", batch, kept_ms=STAGED_MS)
+    overheads = [room.overhead_bytes(batch.records) for batch in batches]
     done, first = door.adopt(name, overheads, version=manifest.version, adoption=digest)
     if not done:
         raise StorageError("what was to be adopted took too long to be sent; nothing was appended")

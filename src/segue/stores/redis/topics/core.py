@@ -199,12 +199,7 @@ class TopicCore:
         """Give who reads all partitions a place in new ones, before anybody can append there."""
         if after <= before:
             return
-        marks = set.intersection(
-            *(
-                {standing.mark for standing in self.partition(number).standings().places}
-                for number in range(before)
-            )
-        )
+        marks = set.intersection(*(set(self.partition(number).marks()) for number in range(before)))
         for number in range(before, after):
             for mark in marks:
                 self.partition(number).register(mark, "earliest", keeps=True)

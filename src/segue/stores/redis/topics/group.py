@@ -67,9 +67,7 @@ class GroupCore:
     def exists(self) -> bool:
         """Whether the group has a place in the topic."""
         topic = self.topic
-        return any(
-            topic.partition(number).standings(self.mark).places for number in topic.numbers()
-        )
+        return any(self.mark in topic.partition(number).marks() for number in topic.numbers())
 
     def look(self) -> Look:
         """Return the state as it is now."""

@@ -67,7 +67,7 @@ def clean_partition(
         gone = _drop(door, ids, survey.back)
         deleted += gone
         freed_bytes += sum(sizes[id_] for id_ in gone)
-        if len(gone) == len(ids):
+        if gone == ids:
             break
     held_by = min(survey.places, key=survey.places.__getitem__, default=None)
     return Cleaned(deleted, freed_bytes, held_by)
@@ -76,11 +76,11 @@ def clean_partition(
 def _drop(door: Partition, ids: list[int], back: int) -> list[int]:
     """Delete segments and return those that are gone, which is not all if somebody went back."""
     gone: list[int] = []
-    while len(gone) < len(ids):
-        count = door.drop(ids[-1], back=back)
-        if count <= 0:
+    while ids and (not gone or gone[-1] < ids[-1]):
+        dropped = door.drop(ids[-1], back=back)
+        if not dropped:
             break
-        gone = ids[: len(gone) + count]
+        gone += dropped
     return gone
 
 
@@ -181,7 +181,7 @@ class PartitionLog:
         position = removed = 0
         try:
             for stretch in stretches(self.door, facts.first_offset, facts.end_offset):
-                kept = {each.offset: each for each in stretch.records()}
+                kept: dict[int, Record] = {each.offset: each for each in stretch.records()}
                 offset = stretch.first_offset
                 for count, time_us in stretch.batches:
                     batches.append(pack_batch(offset - facts.first_offset, position, time_us))

@@ -27,7 +27,8 @@ from segue.stores.redis.topics.answers import (
     text_of,
     words_of,
 )
-from segue.stores.redis.topics.stretch import Stretch, stretch_from
+from segue.stores.redis.topics.room import Room
+from segue.stores.redis.topics.stretch import SLOT_BYTES, Stretch, stretch_from
 from segue.stores.topic_reading import OneStart
 
 KIND: Final = "partition"
@@ -60,6 +61,10 @@ class Batch(NamedTuple):
 
     slots: bytes
     payload: bytes
+
+    @property
+    def records(self) -> int:
+        return len(self.slots) // SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +173,7 @@ class Partition:
         batch: Batch,
         *,
         version: int,
-        items_max: int,
-        bytes_max: int,
-        overhead_bytes: int,
-        age_us_max: int,
+        room: Room,
         origin: Origin = NOBODY,
         adoption: str = "",
     ) -> tuple[int, object]:
@@ -183,7 +185,8 @@ class Partition:
         producer = "" if origin.producer < 0 else origin.producer
         answer = self._change(
             "append",
-            *(version, items_max, bytes_max, overhead_bytes, age_us_max),
+            *(version, room.items_max, room.bytes_max),
+            *(room.overhead_bytes(batch.records), room.age_us_max),
             *(batch.slots, batch.payload),
             *(producer, origin.epoch, origin.before, origin.after, adoption),
         )
@@ -256,6 +259,10 @@ class Partition:
         return offset
 
     # Places --------------------------------------------------------------------------------
+
+    def marks(self) -> list[str]:
+        """Return the names of all places."""
+        return [text_of(mark) for mark in words_of(self._look("marks"))]
 
     def register(
         self, mark: str, start: OneStart, *, keeps: bool = False, token: str = ""
@@ -352,12 +359,13 @@ class Partition:
             rewrites=rewrites,
         )
 
-    def drop(self, last: int, *, back: int | None) -> int:
-        """Delete sealed segments up to `last`; return how many went, perhaps not all yet.
+    def drop(self, last: int, *, back: int) -> range:
+        """Delete sealed segments up to `last`; return those that went, perhaps not all yet.
 
-        -1 if a place was set back since the survey that said `back`.
+        None if a place was set back since the survey that said `back`.
         """
-        return number_of(self._change("drop", last, "" if back is None else back))
+        first, stop = numbers_of(self._change("drop", last, back), 2)[:2]
+        return range(first, stop)
 
     def rewrite(self, facts: Facts, *, slots: bytes, batches: bytes, payload: bytes) -> bool:
         """Put what is left of a sealed segment in its place, unless it changed since."""

@@ -7,7 +7,7 @@ from segue.delivery.topic_record import TopicRecord
 from segue.log.options import Duration
 from segue.stores.redis.topics.core import TopicCore
 from segue.stores.redis.topics.feed import Feed
-from segue.stores.redis.topics.waiting import NO_WAIT, Vigil, Wait
+from segue.stores.redis.topics.waiting import Vigil, Wait
 from segue.stores.topic_contract import POLL_RECORDS_DEFAULT
 from segue.stores.topic_reading import check_limits
 
@@ -69,7 +69,7 @@ class Poller:
             yield wait
             if self._core.is_outdated:
                 self._prepare(wait)  # A partition told us of others.
-                yield NO_WAIT
+                yield wait
             vigil.bases = self._bases()
 
 

@@ -1,14 +1,15 @@
 """Producers: appending again what may have been appended before, without ever duplicating it.
 
-A name is claimed at the topic for a while, which its user renews. Each claim has an epoch, and each
-partition keeps, beside the last sequence number, the highest epoch it has met: whoever lost the name
-without noticing is refused there. What was appended and what is noted of it is one step.
+A name is claimed at the topic for a while, which its user renews. Each claim has an epoch, and
+each partition keeps, beside the last sequence number, the highest epoch it has met: whoever lost
+the name without noticing is refused there. What is appended is noted in the same step.
 """
 
 import json
 import secrets
+import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,11 +32,10 @@ from segue.stores.redis.topics.appending import (
     after_roll,
     batch_of,
     check_sizes,
-    count_of,
     parts_of,
 )
 from segue.stores.redis.topics.core import CHANGES_MAX, TopicCore
-from segue.stores.redis.topics.partition import Batch, Fenced, ManifestChanged, Origin
+from segue.stores.redis.topics.partition import Fenced, ManifestChanged, Origin
 from segue.stores.redis.topics.room import room_by
 from segue.stores.topic_events import Packed, events_from, packed
 
@@ -62,7 +62,7 @@ class RedisProducer:
         self._epoch = number_of(claimed[0])
         self._is_held = True
         self._last: dict[int, int] = {}
-        self._pulse: Pulse = core.store.heartbeat.start(self._renew, CLAIM_SECONDS)
+        self._pulse: Pulse = core.store.heartbeat.start(_renewal(self), CLAIM_SECONDS)
         try:
             self._routes = self._routes_from(text_of(claimed[1]))
         except BaseException:
@@ -70,7 +70,8 @@ class RedisProducer:
             raise
         core.close_with_store(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Keep the name for longer. Raises StoreClosed if it is somebody else's by now."""
         words = (self.name, self._user, _us(CLAIM_SECONDS))
         if not number_of(self._core.look("renew", *words)):
             raise StoreClosed(f"producer {self.name} is somebody else's")
@@ -123,10 +124,9 @@ class RedisProducer:
             new = [each for each in batch if each[1] > last]
             if not new:
                 return found
-            manifest = self._core.existing()
-            room = room_by(manifest.rules)
-            part = next(iter(parts_of(room, range(len(new)), lambda place: new[place][2])))
-            sent = [new[place] for place in part]
+            room = room_by(self._core.existing().rules)
+            part = next(parts_of(room, [record for _, _, record in new]))
+            sent = new[: part.stop]
             del self._last[partition]  # Not known until it is.
             try:
                 first = self._sent(partition, sent, last)
@@ -143,18 +143,11 @@ class RedisProducer:
     def _sent(self, partition: int, records: list[Numbered], last: int) -> int | None:
         """Append records as one batch; None if the partition knows a later number."""
         manifest = self._core.existing()
-        room = room_by(manifest.rules)
-        batch: Batch = batch_of([record for _, _, record in records])
+        batch = batch_of([record for _, _, record in records])
         origin = Origin(self._number, self._epoch, _digits(last), _digits(records[-1][1]))
         try:
             first, rolled = self._core.partition(partition).append(
-                batch,
-                version=manifest.version,
-                items_max=room.items_max,
-                bytes_max=room.bytes_max,
-                overhead_bytes=room.overhead_bytes(count_of(batch)),
-                age_us_max=room.age_us_max,
-                origin=origin,
+                batch, version=manifest.version, room=room_by(manifest.rules), origin=origin
             )
         except Fenced:
             raise ProducerBusy(name=self.name) from None
@@ -245,6 +238,19 @@ class RedisProducer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _renewal(producer: RedisProducer) -> Callable[[], None]:
+    """Return what keeps a name for as long as its producer is in use: who drops one frees it."""
+    seen = weakref.ref(producer)
+
+    def beat() -> None:
+        user = seen()
+        if user is None:
+            raise StoreClosed("the producer was dropped")
+        user.renew()
+
+    return beat
 
 
 def _digits(sequence: int) -> str:

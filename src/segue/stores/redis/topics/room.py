@@ -1,6 +1,7 @@
 """How much a segment on the server takes: as much as a segment of a file by the same rules."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from segue.delivery.topic_rules import TopicRules
@@ -41,6 +42,7 @@ class Room:
         return payloads_position(max(self.items_max, count))
 
 
+@lru_cache(maxsize=64)
 def room_by(rules: TopicRules) -> Room:
     """Return what segments take by the rules."""
     roll_bytes = min(rules.segment_bytes or ROLL_BYTES_DEFAULT, ROLL_BYTES_MAX)

@@ -255,11 +255,12 @@ class RedisTopic:
 
     def groups(self) -> list[str]:
         """Return the names of the groups there are."""
-        return [
-            mark.removeprefix(GROUP_PREFIX)
-            for mark in all_lags(self._core)
-            if mark.startswith(GROUP_PREFIX)
-        ]
+        marks = {
+            mark
+            for partition in self._core.numbers()
+            for mark in self._core.partition(partition).marks()
+        }
+        return _groups_in(sorted(marks))
 
     def remove_group(self, name: str) -> bool:
         """Forget a group; tell whether it was there."""
@@ -316,9 +317,7 @@ class RedisTopic:
                 for number, survey in zip(numbers, surveys, strict=True)
             ],
             readers=[mark for mark in marks if not mark.startswith(GROUP_PREFIX)],
-            groups=[
-                mark.removeprefix(GROUP_PREFIX) for mark in marks if mark.startswith(GROUP_PREFIX)
-            ],
+            groups=_groups_in(marks),
         )
 
     # Whole segments ------------------------------------------------------------------------
@@ -332,3 +331,7 @@ class RedisTopic:
     def adopt(self, path: str | PathLike[str], *, partition: int, key: str) -> Adoption:
         """Append all records of a sealed segment that was written elsewhere, in one step."""
         return bulk.adopt(self._core, Path(path), partition=partition, key=key)
+
+
+def _groups_in(marks: list[str]) -> list[str]:
+    return [mark.removeprefix(GROUP_PREFIX) for mark in marks if mark.startswith(GROUP_PREFIX)]

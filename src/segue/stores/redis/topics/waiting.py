@@ -1,5 +1,6 @@
 """Waiting for several partitions at once, as far as the server allows that."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -56,14 +57,14 @@ class Vigil:
         return step_us if self._step_us_max is None else min(step_us, self._step_us_max)
 
     def _block(self) -> None:
-        timeout = self._step_us() / 1_000_000
+        timeout = max(WAIT_SECONDS_MIN, self._step_us() / 1_000_000)
         bases = self.bases
         if not bases:
+            time.sleep(timeout)  # There is nothing that anybody could wake us for.
             return
         if self._is_cluster and len(bases) > 1:
             timeout = min(timeout, CLUSTER_STEP_SECONDS)
             self._turn += 1
             bases = [bases[self._turn % len(bases)]]
-        timeout = max(WAIT_SECONDS_MIN, timeout)
         keys = [f"{base}:wake_{self._patience.waiter}" for base in bases[:KEYS_MAX]]
         self._calls.wait(keys[0], "BLPOP", *keys, f"{timeout:.3f}", timeout=timeout)
