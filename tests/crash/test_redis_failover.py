@@ -61,14 +61,15 @@ def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path) -
 def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path) -> None:
     """Nobody works with a part of the keys: calls wait until all of them are there."""
     with RedisCluster(scratch) as cluster, open_redis(cluster.url) as store:
-        ring, queue, lock = (
-            base_key("segue", kind, name)
-            for kind, name in (("ring", RING), ("queue", "mail"), ("lock", LOCK))
-        )
+        keys = [
+            base_key("segue", "ring", RING),
+            base_key("segue", "queue", "mail"),
+            base_key("segue", "lock", LOCK),
+        ]
         held = store.lock(LOCK, ttl=TTL_SECONDS).acquire()
         load = Load(f"{cluster.url}?{OPTIONS}", queue="mail")
         with load.running():
-            for key in (ring, queue, lock):
+            for key in keys:
                 load.wait_for_progress(20)
                 before = cluster.node_of(key)
                 after = cluster.move(key, pause=partial(time.sleep, 0.02))

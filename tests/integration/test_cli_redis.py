@@ -20,6 +20,7 @@ from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
 PASSWORD: Final = "open-sesame"
 Words = tuple[str, ...]
 
+_RECEIPT: Final = re.compile(r"(\d+-\d+)/\d+")
 # What is never the same twice, or is the store's own business: times, what is left of them, sizes.
 _VOLATILE: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
@@ -27,6 +28,8 @@ _VOLATILE: Final = (
     (re.compile(r'("\w*bytes": )\d+'), r"\1BYTES"),
     (re.compile(r'("(?:owner|worker)": )"[^"]*"'), r"\1WHO"),
     (re.compile(r'("segments": )\d+'), r"\1SEGMENTS"),
+    (_RECEIPT, r"\1/TOKEN"),
+    (re.compile(r'("token": )\d+'), r"\1TOKEN"),
 )
 
 _numbers = count()
@@ -64,10 +67,16 @@ def lasting(text: str, store: str) -> str:
 
 
 def told(store: str, script: list[Words], stdin: bytes = b"") -> list[tuple[Words, int, str, str]]:
-    """Run commands, with STORE for the store, and return all that they say."""
+    """Run commands and return all that they say.
+
+    STORE is the store, and @0-1 the receipt of message 0-1 as it was printed last.
+    """
+    known = {"STORE": store}
     said = []
     for words in script:
-        answer = ask(*(store if word == "STORE" else word for word in words), stdin=stdin)
+        answer = ask(*(known.get(word, word) for word in words), stdin=stdin)
+        assert not re.search("no such option|unexpected", answer.err, re.IGNORECASE), answer.err
+        known |= {f"@{found[1]}": found[0] for found in _RECEIPT.finditer(answer.out.decode())}
         out = lasting(answer.out.decode(), store)
         said.append((words, int(answer.code), out, lasting(answer.err, store)))
     return said
@@ -84,6 +93,7 @@ QUEUES: Final[list[Words]] = [
     ("queue", "push", "STORE", "jobs", "once", "--key", "k"),
     ("queue", "push", "STORE", "jobs", "once", "--key", "k"),
     ("queue", "push", "STORE", "jobs", "--lines"),
+    ("queue", "history", "STORE", "jobs", "--ids"),
     ("queue", "ls", "STORE", "--json"),
     ("queue", "stats", "STORE", "jobs", "--json"),
     ("queue", "peek", "STORE", "jobs", "-n", "9", "--ids"),
@@ -91,10 +101,10 @@ QUEUES: Final[list[Words]] = [
     ("queue", "pop", "STORE", "jobs", "--json"),
     ("queue", "lease", "STORE", "jobs", "-n", "2", "--ttl", "1h", "--owner", "ada"),
     ("queue", "lease", "STORE", "jobs", "--ttl", "1h", "--owner", "bob", "--json"),
-    ("queue", "extend", "STORE", "jobs", "0-1/1", "--ttl", "2h", "--json"),
-    ("queue", "ack", "STORE", "jobs", "0-1/1"),
-    ("queue", "ack", "STORE", "jobs", "0-1/1", "--json"),
-    ("queue", "nack", "STORE", "jobs", "0-2/1", "--dead", "--reason", "no good"),
+    ("queue", "extend", "STORE", "jobs", "@0-1", "--ttl", "2h", "--json"),
+    ("queue", "ack", "STORE", "jobs", "@0-1"),
+    ("queue", "ack", "STORE", "jobs", "@0-1", "--json"),
+    ("queue", "nack", "STORE", "jobs", "@0-2", "--outcome", "dead", "--reason", "no good"),
     ("queue", "show", "STORE", "jobs", "0-2", "--json"),
     ("queue", "show", "STORE", "jobs", "0-3", "--json"),
     ("queue", "show", "STORE", "jobs", "9-9"),
@@ -103,7 +113,11 @@ QUEUES: Final[list[Words]] = [
     ("queue", "dead", "STORE", "jobs", "--json"),
     ("queue", "redrive", "STORE", "jobs", "--json"),
     ("queue", "lease", "STORE", "jobs", "--ttl", "1h"),
-    ("queue", "nack", "STORE", "jobs", "0-2/2", "--dead", "--json"),
+    ("queue", "nack", "STORE", "jobs", "@0-2", "--outcome", "dead", "--json"),
+    ("queue", "lease", "STORE", "jobs", "--ttl", "1h"),
+    ("queue", "nack", "STORE", "jobs", "@0-4", "--outcome", "fail", "--delay", "1h", "--json"),
+    ("queue", "browse", "STORE", "jobs", "--json"),
+    ("queue", "show", "STORE", "jobs", "0-4", "--json"),
     ("queue", "discard", "STORE", "jobs", "--yes", "--json"),
     ("queue", "dead", "STORE", "jobs"),
     ("queue", "rules", "STORE", "jobs", "--capacity", "100", "--json"),
@@ -112,7 +126,7 @@ QUEUES: Final[list[Words]] = [
     ("queue", "pop", "STORE", "jobs"),
     ("queue", "resume", "STORE", "jobs", "--json"),
     ("queue", "state", "STORE", "jobs"),
-    ("queue", "history", "STORE", "jobs"),
+    ("queue", "replay", "STORE", "jobs", "--priority", "2"),
     ("export", "STORE", "jobs"),
     ("queue", "purge", "STORE", "jobs"),
     ("queue", "purge", "STORE", "jobs", "--yes", "--json"),
@@ -122,18 +136,33 @@ QUEUES: Final[list[Words]] = [
     ("queue", "stats", "STORE", "jobs"),
 ]
 RINGS: Final[list[Words]] = [
-    ("ring", "create", "STORE", "events", "--capacity", "4", "--segment", "4", "--json"),
+    (
+        "ring",
+        "create",
+        "STORE",
+        "events",
+        "--capacity",
+        "4",
+        "--entries-per-segment",
+        "4",
+        "--json",
+    ),
     ("ring", "enqueue", "STORE", "events", "one", "two", "three"),
     ("ring", "ls", "STORE", "--json"),
     ("ring", "groups", "STORE", "events", "--add", "audit", "--json"),
     ("ring", "enqueue", "STORE", "events", "four", "--json"),
     ("ring", "enqueue", "STORE", "events", "five"),
+    ("ring", "enqueue", "STORE", "events", "five", "--overwrite-if-full", "--txn", "t1"),
+    ("ring", "outcome", "STORE", "events", "t1", "--json"),
+    ("ring", "outcome", "STORE", "events", "t2"),
     ("ring", "dequeue", "STORE", "events", "-n", "2"),
     ("ring", "dequeue", "STORE", "events", "--group", "audit", "--json"),
     ("ring", "get", "STORE", "events", "2"),
     ("ring", "get", "STORE", "events", "77"),
     ("ring", "info", "STORE", "events", "--json"),
     ("ring", "groups", "STORE", "events"),
+    ("ring", "groups", "STORE", "events", "--remove", "audit"),
+    ("ring", "create", "STORE", "events", "--capacity", "8"),
     ("ring", "info", "STORE", "nowhere"),
 ]
 LOCKS: Final[list[Words]] = [
@@ -153,13 +182,15 @@ TOPICS: Final[list[Words]] = [
     ("topic", "cat", "STORE", "orders", "--json", "--limit", "2"),
     ("topic", "tail", "STORE", "orders", "-n", "2", "--no-follow"),
     ("topic", "tail", "STORE", "orders", "--reader", "audit", "--no-follow", "--limit", "3"),
-    ("topic", "readers", "STORE", "orders"),
+    ("topic", "readers", "STORE", "orders", "--json"),
     ("topic", "lag", "STORE", "orders", "--json"),
-    ("topic", "seek", "STORE", "orders", "--reader", "audit", "--to", "earliest", "--yes"),
-    ("topic", "lag", "STORE", "orders"),
-    ("topic", "groups", "STORE", "orders"),
+    ("topic", "seek", "STORE", "orders", "--reader", "audit", "--to", "earliest"),
+    ("topic", "lag", "STORE", "orders", "--json"),
+    ("topic", "seek", "STORE", "orders", "--group", "mail", "--to", "1:2", "--create", "--json"),
+    ("topic", "groups", "STORE", "orders", "--json"),
     ("topic", "compact", "STORE", "orders", "--json"),
-    ("topic", "clean", "STORE", "orders", "--json"),
+    ("topic", "clean", "STORE", "orders", "--yes", "--json"),
+    ("topic", "create", "STORE", "orders", "--partitions", "3", "--grow"),
     ("topic", "cat", "STORE", "nowhere"),
 ]
 

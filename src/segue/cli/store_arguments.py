@@ -74,7 +74,10 @@ IdsOption = Annotated[bool, typer.Option("--ids", help="Put the id and a tab bef
 NullOption = Annotated[bool, typer.Option("--null", "-0", help="End each body with NUL.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SyncOption = Annotated[
-    Sync, typer.Option(help="When it reaches the device: at once, soon, or some time.")
+    Sync,
+    typer.Option(
+        help="When it reaches the device: at once, soon, or some time. Of no matter to a server."
+    ),
 ]
 
 

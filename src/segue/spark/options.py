@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from segue.errors import InvalidArgument
 from segue.log.layout import checked_name
 from segue.log.options import Sync, SyncName
-from segue.stores.opening import directory_of
+from segue.spark.places import absolute, is_server
 
 Kind = Literal["topic", "queue", "dead_letters", "ring"]
 ValueFormat = Literal["binary", "string", "json"]
@@ -46,6 +46,7 @@ _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 BATCH_OPTIONS: Final = (*_WHAT, *_PLACE, *_RANGE, *_END, *_SPLIT, *_ROWS, *_LOSS)
 STREAM_OPTIONS: Final = (*_WHAT, *_PLACE, *_RANGE, *_SPLIT, *_ROWS, *_LOSS, *_PACE)
 WRITE_OPTIONS: Final = ("topic", "queue", *_PLACE, "writeId", *_SPARKS_OWN)
+_DIRECTORY_ONLY: Final = ("sync", "allowNetwork")
 _TOPIC_ONLY: Final = ("partitions", "reader")
 _CONTRADICTIONS: Final = (
     ("startingOffsets", "startingTimestamp"),
@@ -65,7 +66,7 @@ MAX_TRIGGER_DELAY_SECONDS: Final = 15 * 60
 class ReadOptions:
     """What to read, and how."""
 
-    url: str
+    url: str = field(repr=False)
     kind: Kind
     name: str
     """Of what is read; a regular expression if `is_pattern`."""
@@ -95,7 +96,7 @@ class ReadOptions:
 class WriteOptions:
     """Where to write."""
 
-    url: str
+    url: str = field(repr=False)
     kind: Literal["topic", "queue"]
     name: str
     sync: SyncName = "always"
@@ -192,7 +193,12 @@ class _Given:
         url = self.text("url") or self.text("path")
         if url is None:
             raise InvalidArgument('where is the store? option("url", "/data/store")')
-        return str(directory_of(url).absolute())
+        if is_server(url):
+            self.refuse(_DIRECTORY_ONLY, "means nothing for a server: its URL says such things")
+            if self.text("url") is None and "@" in url:
+                # Spark hides what `url` says from its plans and its page, and no other option.
+                raise InvalidArgument('a URL with a login is given as option("url", …), not as path')
+        return absolute(url)
 
     def sync(self) -> SyncName:
         value = self.text("sync") or "always"

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from segue.errors import InvalidArgument, OffsetNotWritten, OffsetTrimmed
 from segue.spark.decoding import Decoder
 from segue.spark.options import EARLIEST, LATEST, ReadOptions, Where
-from segue.spark.strands import Label, Strand
+from segue.spark.strands import AnyStrand, Label, Source
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ _Ranges = list[tuple[Label, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Offsets of one log, and how to read them."""
+    """Offsets of one strand, and how to read them."""
 
     label: Label
-    path: str
+    source: Source
     start: int
     stop: int
     decoder: Decoder
@@ -74,7 +74,7 @@ class Task(InputPartition):
 # Offsets ---------------------------------------------------------------------------------------
 
 
-def resolve(where: Where, strands: Mapping[Label, Strand], *, missing: int) -> Offsets:
+def resolve(where: Where, strands: Mapping[Label, AnyStrand], *, missing: int) -> Offsets:
     """Return the offset that `where` stands for in each strand; `missing` if it says nothing.
 
     Raises InvalidArgument for strands that are not there.
@@ -84,14 +84,14 @@ def resolve(where: Where, strands: Mapping[Label, Strand], *, missing: int) -> O
     return {label: _one(where, strand) for label, strand in strands.items()}
 
 
-def _one(where: Where, strand: Strand) -> int:
+def _one(where: Where, strand: AnyStrand) -> int:
     if isinstance(where, datetime):
         return strand.offset_at(where)
     return strand.first if where == "earliest" else strand.end
 
 
 def _given(
-    where: Mapping[str, Mapping[str, int]], strands: Mapping[Label, Strand], *, missing: int
+    where: Mapping[str, Mapping[str, int]], strands: Mapping[Label, AnyStrand], *, missing: int
 ) -> Offsets:
     names = {label.name for label in strands}
     by_label = {}
@@ -115,7 +115,7 @@ def _given(
     return resolved
 
 
-def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends:
+def batch_offsets(options: ReadOptions, strands: Mapping[Label, AnyStrand]) -> Ends:
     """Return from where to where a batch reads. Raises InvalidArgument, OffsetOutOfRange."""
     if options.reader is None:
         starts = resolve(options.start or "earliest", strands, missing=EARLIEST)
@@ -132,7 +132,7 @@ def batch_offsets(options: ReadOptions, strands: Mapping[Label, Strand]) -> Ends
     }
 
 
-def _places_of(reader: str, strands: Mapping[Label, Strand]) -> Offsets:
+def _places_of(reader: str, strands: Mapping[Label, AnyStrand]) -> Offsets:
     """Return where a named reader stands; the beginning of what it has never been to."""
     saved = {label: strand.place_of(reader) for label, strand in strands.items()}
     if strands and all(place is None for place in saved.values()):
@@ -144,7 +144,7 @@ def _places_of(reader: str, strands: Mapping[Label, Strand]) -> Offsets:
 
 
 def checked_starts(
-    options: ReadOptions, strands: Mapping[Label, Strand], starts: Offsets, *, is_end: bool = False
+    options: ReadOptions, strands: Mapping[Label, AnyStrand], starts: Offsets, *, is_end: bool = False
 ) -> Offsets:
     """Return where to begin, past what is gone if that is allowed; or where to end.
 
@@ -191,7 +191,7 @@ class _Atom:
 
 
 def plan(
-    options: ReadOptions, strands: Mapping[Label, Strand], ends: Ends, *, is_snapshot: bool = True
+    options: ReadOptions, strands: Mapping[Label, AnyStrand], ends: Ends, *, is_snapshot: bool = True
 ) -> list[Task]:
     """Return the tasks that read from start to stop in each strand.
 
@@ -225,7 +225,7 @@ def plan(
     ]
 
 
-def _atoms(strand: Strand, start: int, stop: int) -> Iterator[_Atom]:
+def _atoms(strand: AnyStrand, start: int, stop: int) -> Iterator[_Atom]:
     """Yield a range cut at the ends of segments, with what each part costs."""
     for extent in strand.extents(start, stop):
         yield _Atom(
@@ -297,10 +297,10 @@ def _halves(ranges: _Ranges) -> tuple[_Ranges, _Ranges]:
     return first, []
 
 
-def _range(strand: Strand, start: int, stop: int) -> Range:
+def _range(strand: AnyStrand, start: int, stop: int) -> Range:
     return Range(
         label=strand.label,
-        path=str(strand.path),
+        source=strand.source,
         start=start,
         stop=stop,
         decoder=strand.decoder.within(start, stop),

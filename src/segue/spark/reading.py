@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,6 +17,8 @@ from segue.spark.strands import Label, opened_shelf
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from segue.stores.redis.store import RedisStore
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +45,20 @@ def read_task(task: InputPartition) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a task."""
     if not isinstance(task, Task):
         return  # Where there is nothing to read, Spark has a partition of its own.
-    for each in task.ranges:
-        with Log(each.path, read_only=True, allow_network=task.allows_network) as log:
-            yield from _read(log, each, task)
+    with ExitStack() as closing:
+        stores: dict[str, RedisStore] = {}
+        for each in task.ranges:
+            if isinstance(each.source, str):
+                with Log(each.source, read_only=True, allow_network=task.allows_network) as log:
+                    yield from _read(log, each, task)
+                continue
+            from segue.spark.servers.reading import read_range
+            from segue.stores.opening import open_redis
+
+            url = each.source.url
+            if url not in stores:
+                stores[url] = closing.enter_context(open_redis(url, create=False))
+            yield from read_range(stores[url], each, task)
 
 
 def _read(log: Log, range_: Range, task: Task) -> "Iterator[pa.RecordBatch]":

@@ -6,7 +6,7 @@ nothing, and a store that is in use can be looked at.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,12 +20,17 @@ from segue.log.disk import Disk
 from segue.log.horizon import Extent
 from segue.spark.decoding import Decoder, MessageDecoder, RingDecoder, TopicDecoder, Wanted
 from segue.spark.options import ReadOptions
+from segue.spark.places import is_server
+from segue.spark.sources import ServerSource
 from segue.stores.file.core import QueueCore
 from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import RINGS, TOPICS, FileStore
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.manifest import read_manifest
 from segue.stores.opening import directory_of, open_directory
+
+Source = str | ServerSource
+"""Where a strand is: the path of a log, or something on a server."""
 
 LATER: Final = "later"
 DEAD: Final = "dead"
@@ -38,9 +43,38 @@ class Label(NamedTuple):
     number: str
 
 
+class AnyStrand(Protocol):
+    """A sequence of offsets that can be read."""
+
+    @property
+    def label(self) -> Label: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def decoder(self) -> Decoder: ...
+
+    @property
+    def source(self) -> Source:
+        """Where a task finds it."""
+
+    def offset_at(self, moment: datetime) -> int:
+        """Return the first offset that was appended at `moment` or later."""
+
+    def extents(self, start: int, stop: int) -> Iterable[Extent]:
+        """Return what there is between two offsets, in parts that need not be cut."""
+
+    def place_of(self, reader: str) -> int | None:
+        """Return where a named reader stands."""
+
+
 @dataclass(kw_only=True)
 class Strand:
-    """A sequence of offsets that can be read."""
+    """A strand that is a log in a directory."""
 
     label: Label
     path: Path
@@ -49,6 +83,10 @@ class Strand:
     decoder: Decoder
     log: Log | None = field(repr=False)
     """None while nobody has used it."""
+
+    @property
+    def source(self) -> Source:
+        return str(self.path)
 
     def offset_at(self, moment: datetime) -> int:
         """Return the first offset that was appended at `moment` or later."""
@@ -66,7 +104,10 @@ class Strand:
 class Shelf(Protocol):
     """Tells which strands there are, as often as it is asked."""
 
-    def strands(self) -> dict[Label, Strand]:
+    def names(self) -> list[str]:
+        """Return the topics, or the queue or ring, that are meant and there."""
+
+    def strands(self) -> Mapping[Label, AnyStrand]:
         """Look again. Raises what reading would raise."""
 
     def close(self) -> None:
@@ -75,6 +116,10 @@ class Shelf(Protocol):
 
 def open_shelf(options: ReadOptions, wanted: Wanted, *, is_stream: bool = False) -> Shelf:
     """Return what the options ask for. Raises InvalidArgument, LogNotFound, TopicNotFound."""
+    if is_server(options.url):
+        from segue.spark.servers.shelves import open_server_shelf
+
+        return open_server_shelf(options, wanted)
     root = directory_of(options.url)
     if not (root / "segue.toml").exists():
         raise LogNotFound(f"there is no store at {root}")
@@ -205,6 +250,9 @@ class QueueShelf:
     def _core(self) -> QueueCore:
         return self._store._queue_core(self._options.name)
 
+    def names(self) -> list[str]:
+        return [self._options.name]
+
     def strands(self) -> dict[Label, Strand]:
         found = {}
         for portrait in portrait_of(self._core):
@@ -260,6 +308,9 @@ class RingShelf:
         except BaseException:
             self._store.close()
             raise
+
+    def names(self) -> list[str]:
+        return [self._options.name]
 
     def strands(self) -> dict[Label, Strand]:
         info = self._ring.info()

@@ -10,7 +10,7 @@ one batch behind, so retention never deletes what Spark still needs.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,11 +28,10 @@ from segue.errors import OffsetOutOfRange
 from segue.log.layout import Offset
 from segue.spark.decoding import Wanted
 from segue.spark.options import EARLIEST, ReadOptions, Where
+from segue.spark.places import open_place
 from segue.spark.planning import Offsets, checked_starts, plan, resolve
 from segue.spark.reading import read_task
-from segue.spark.strands import Label, Shelf, Strand, TopicShelf, open_shelf
-from segue.stores.file.store import FileStore
-from segue.stores.opening import directory_of, open_directory
+from segue.spark.strands import AnyStrand, Label, Shelf, open_shelf
 from segue.stores.topic_contract import TopicReader
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Leave what is open behind: tasks get a copy, and open what they need themselves."""
         return {**self.__dict__, "_shelf": None, "_marks": None}
 
-    def _strands(self) -> dict[Label, Strand]:
+    def _strands(self) -> Mapping[Label, AnyStrand]:
         if self._shelf is None:
             self._shelf = open_shelf(self._options, self._wanted, is_stream=True)
         return self._shelf.strands()
@@ -111,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             where = self._options.start or usual
             starts = resolve(where, strands, missing=EARLIEST)
             if self._reader_marks is not None:
-                assert isinstance(self._shelf, TopicShelf)
+                assert self._shelf is not None
                 starts = self._reader_marks.begin(self._shelf.names(), starts)
                 starts = {label: place for label, place in starts.items() if label in strands}
             self._initial = told(starts)
@@ -162,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_trigger = self._seconds()
         return told(ends | self._limited(strands, lags, starts))
 
-    def _begin(self, label: Label, starts: Offsets, strands: dict[Label, Strand]) -> int:
+    def _begin(self, label: Label, starts: Offsets, strands: Mapping[Label, AnyStrand]) -> int:
         """Return where a strand is read from; one that was added since, from its beginning."""
         strand = strands[label]
         return min(max(starts.get(label, 0), strand.first), strand.end)
@@ -175,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waited < self._options.trigger_delay_max.total_seconds()
 
     def _limited(
-        self, strands: dict[Label, Strand], lags: dict[Label, int], starts: Offsets
+        self, strands: Mapping[Label, AnyStrand], lags: dict[Label, int], starts: Offsets
     ) -> Offsets:
         """Return ends within the limits, each strand with a share in proportion to its lag."""
         records_max = self._options.offsets_per_trigger_max
@@ -204,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks that read from one offset of the stream to another."""
         strands = self._strands()
         if self._reader_marks is not None:
-            assert isinstance(self._shelf, TopicShelf)
+            assert self._shelf is not None
             self._reader_marks.follow(self._shelf.names())
         starts, stops = untold(start), untold(end)
         missing = [label for label, stop in stops.items() if label not in strands and stop > 0]
@@ -242,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._shelf = None
 
 
-def _records_within(strand: Strand, begin: int, most: int, bytes_max: int) -> int:
+def _records_within(strand: AnyStrand, begin: int, most: int, bytes_max: int) -> int:
     """Return how many of `most` records have no more than so many bytes; at least one."""
     left = bytes_max
     for extent in strand.extents(begin, begin + most):
@@ -259,7 +258,7 @@ def _records_within(strand: Strand, begin: int, most: int, bytes_max: int) -> in
     return most
 
 
-def _bytes_between(strand: Strand, start: int, stop: int) -> int:
+def _bytes_between(strand: AnyStrand, start: int, stop: int) -> int:
     return sum(extent.size_bytes for extent in strand.extents(start, stop))
 
 
@@ -271,11 +270,8 @@ class _Marks:
         self._name = options.reader
         self._has_start = options.start is not None
         self._partitions = None if options.partitions is None else sorted(options.partitions)
-        self._store: FileStore = open_directory(
-            directory_of(options.url),
-            sync=options.sync,
-            create=False,
-            allow_network=options.allows_network,
+        self._store = open_place(
+            options.url, sync=options.sync, allow_network=options.allows_network
         )
         self._readers: dict[str, TopicReader] = {}
 

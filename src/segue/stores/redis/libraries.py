@@ -14,6 +14,23 @@ from typing import Final
 from segue.delivery.rules import QueueRules
 
 COMMON: Final = "common"
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue": (
+        "queue/layout",
+        "queue/lanes",
+        "queue/groups",
+        "queue/endings",
+        "queue/time",
+        "queue/taking",
+        "queue/pushing",
+        "queue/settling",
+        "queue/looking",
+        "queue/operating",
+        "queue/letters",
+        "queue/history",
+    ),
+}
+"""Files that come before one of the same name, in this order: each uses what stands before it."""
 VERSION_BYTES: Final = 4
 
 _DEFAULTS: Final[Mapping[str, str]] = {"@DEFAULT_RULES@": QueueRules().to_json()}
@@ -34,8 +51,8 @@ class Library:
 
 @cache
 def library(kind: str) -> Library:
-    """Return the library of `functions/<kind>.lua`, with what all of them share."""
-    text = _read(COMMON) + _read(kind)
+    """Return the library of `functions/<kind>.lua`, with its parts and what all of them share."""
+    text = "".join(map(_read, (COMMON, *PARTS.get(kind, ()), kind)))
     for mark, value in _DEFAULTS.items():
         text = text.replace(mark, value)
     version = blake2b(text.encode(), digest_size=VERSION_BYTES).hexdigest()

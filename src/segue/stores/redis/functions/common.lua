@@ -13,7 +13,7 @@
 -- <base>:waiting_<what>  ZSET  who waits for something → until when, µs of ticks
 -- <base>:wake_<waiter>   LIST  whoever waits blocks here (BLPOP); an element wakes it
 
-local REQUESTS_KEPT = 256      -- lines that are remembered without a look at their age
+local REQUESTS_KEPT = 16       -- lines that are remembered without a look at their age
 local REQUEST_KEPT_US = 600e6  -- how long a request may take to arrive a second time
 local WAKE_KEPT_MS = 10000     -- how long a call waits for somebody who may be gone
 
@@ -35,7 +35,7 @@ end
 -- Drop lines nobody has used for long. Looks at a few at a time.
 local function forget_lines(key, now_us)
   if redis.call('HLEN', key) <= REQUESTS_KEPT then return end
-  for _, line in ipairs(redis.call('HRANDFIELD', key, 20)) do
+  for _, line in ipairs(redis.call('HRANDFIELD', key, 8)) do
     local seen = redis.call('HGET', key, line)
     if seen and struct.unpack('>I8', seen, 9) + REQUEST_KEPT_US < now_us then
       redis.call('HDEL', key, line)

@@ -39,10 +39,13 @@ class Look:
     now_us: int
     version: int
     state: GroupState
+    strays: list[str]
+    """Who is said to be alive and is no member: left from a state that was lost."""
 
     def drop_dead(self) -> list[str]:
-        """Drop the dead from the state and return them."""
-        return self.state.drop_dead(boot=self.state.boot, now_us=self.ticks_us)
+        """Drop the dead from the state and return them, with those who are no members."""
+        dead = self.state.drop_dead(boot=self.state.boot, now_us=self.ticks_us)
+        return dead + self.strays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,8 @@ class GroupCore:
         alive = dict(pairs_of(answer[4]))
         for member in state.members:
             state.show_up(member, deadline_us=alive.get(member, 0))
-        return Look(ticks_us=ticks_us, now_us=now_us, version=version, state=state)
+        strays = [member for member in alive if member not in state.members]
+        return Look(ticks_us=ticks_us, now_us=now_us, version=version, state=state, strays=strays)
 
     def _state_from(self, text: str, now_us: int) -> GroupState:
         if not text:
@@ -101,11 +105,11 @@ class GroupCore:
         for _ in range(CHANGES_MAX):
             look = self.look()
             state = look.state
-            before, members = _text(state), list(state.members)
+            before, members = _text(state), [*state.members, *look.strays]
             for member in look.drop_dead():
                 logger.info("member is gone group=%s member=%s", self.name, member)
             result = act(state)
-            if _text(state) == before:
+            if _text(state) == before and not look.strays:
                 return result, state, look.version
             alive: list[str | int] = []
             for member in members:

@@ -1,0 +1,54 @@
+"""Where a store is: a directory that every executor sees, or a server that all of them reach.
+
+A server's URL may hold a password. It travels to executors, and is never part of what is shown.
+"""
+
+from typing import TYPE_CHECKING
+
+from segue.errors import InvalidArgument
+from segue.log.options import SyncName
+from segue.stores.opening import REDIS_SCHEMES, directory_of, open_directory, open_redis
+
+if TYPE_CHECKING:
+    from segue.stores.file.store import FileStore
+    from segue.stores.redis.store import RedisStore
+
+
+def is_server(url: str) -> bool:
+    """Tell whether `url` names a server rather than a directory."""
+    scheme, mark, _ = url.partition("://")
+    return bool(mark) and scheme in REDIS_SCHEMES
+
+
+def absolute(url: str) -> str:
+    """Return a URL that means the same wherever a task runs. Raises InvalidArgument."""
+    if is_server(url):
+        from segue.stores.redis.address import address_from
+
+        address_from(url)
+        return url
+    return str(directory_of(url).absolute())
+
+
+def shown(url: str) -> str:
+    """Return what may be said of a URL, without its password."""
+    if is_server(url):
+        from segue.stores.redis.address import address_from
+
+        return address_from(url).url
+    return url
+
+
+def open_place(
+    url: str, *, sync: SyncName = "always", allow_network: bool = False
+) -> "FileStore | RedisStore":
+    """Open a store that is there. Raises LogNotFound, StoreUnavailable and what opening raises."""
+    if is_server(url):
+        return open_redis(url, create=False)
+    return open_directory(directory_of(url), sync=sync, create=False, allow_network=allow_network)
+
+
+def require_directory(url: str, what: str) -> None:
+    """Raise InvalidArgument for a server, where `what` cannot be had."""
+    if is_server(url):
+        raise InvalidArgument(f"{what} needs a store in a directory, and {shown(url)} is a server")

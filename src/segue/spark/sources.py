@@ -1,0 +1,15 @@
+"""How a task names what it reads on a server."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSource:
+    """A partition of a topic, a lane of a queue, its dead letters, or a ring, on a server."""
+
+    url: str = field(repr=False)
+    kind: Literal["topic", "queue", "dead_letters", "ring"]
+    name: str
+    number: int
+    """The partition, or the lane."""

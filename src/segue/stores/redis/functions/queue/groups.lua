@@ -1,0 +1,82 @@
+-- Groups: in order, few at a time (delivery/message_groups.py in the same words).
+
+local function bump(q, field, by)
+  local key = q.base .. ':groups'
+  if redis.call('HINCRBY', key, field, by) <= 0 then redis.call('HDEL', key, field) end
+end
+
+local function admits(q, group, is_started)
+  local places = q.rules.group_concurrency
+  local said = redis.call('HMGET', q.base .. ':groups', 'l' .. group, 's' .. group)
+  local leased, started = tonumber(said[1] or 0), tonumber(said[2] or 0)
+  return leased < places and (started < places or is_started)
+end
+
+local function held_member(s, id, turn)
+  return string.format('%010d%017d', s.priority, turn + TURN_SHIFT) .. id
+end
+
+local function turn_of(lane, offset, s)
+  if lane == ASIDE then return math.max(1, s.not_before) end
+  if s.cause == HELD then return TURN_NEW + offset end
+  return TURN_RETURNED + offset
+end
+
+local function change_held(q, s, by)
+  bump(q, 'h' .. s.group, by)
+  redis.call('HINCRBY', q.meta, 'held', by)
+  redis.call('HINCRBY', q.meta, 'queue_' .. whole(s.priority) .. ':held', by)
+end
+
+local function line_up(q, id, s)
+  local lane, offset = place_of(id)
+  local key = q.base .. ':ready_' .. whole(s.priority)
+  set_in_line(q, redis.call('ZADD', key, turn_of(lane, offset, s), id))
+  redis.call('ZADD', q.base .. ':lines', s.priority, s.priority)
+  q.news = q.news + 1
+end
+
+-- Have a message wait where nobody meets it, until its group has a place for it.
+local function hold_back(q, id, s)
+  local lane, offset = place_of(id)
+  s.kind = HELD_BACK
+  save_state(q, id, s)
+  redis.call('ZADD', q.base .. ':held_' .. s.group, 0, held_member(s, id, turn_of(lane, offset, s)))
+  change_held(q, s, 1)
+end
+
+-- Have as many of a group stand in line again as it may have places for, of each priority.
+local function call_up(q, group)
+  local key = q.base .. ':held_' .. group
+  local leased = tonumber(redis.call('HGET', q.base .. ':groups', 'l' .. group) or 0)
+  local room = q.rules.group_concurrency - leased
+  if room <= 0 then return end
+  local after = '-'
+  while true do
+    local first = redis.call('ZRANGEBYLEX', key, after, '+', 'LIMIT', 0, 1)[1]
+    if not first then return end
+    local priority = string.sub(first, 1, 10)
+    local called = redis.call('ZRANGEBYLEX', key, '[' .. first, '(' .. priority .. ':', 'LIMIT', 0, room)
+    for _, member in ipairs(called) do
+      local id = string.sub(member, 28)
+      redis.call('ZREM', key, member)
+      local s = state_of(q, id)
+      if s then
+        change_held(q, s, -1)
+        s.kind = READY
+        save_state(q, id, s)
+        line_up(q, id, s)
+      end
+    end
+    after = '[' .. priority .. ':'  -- Behind every digit.
+  end
+end
+
+-- Take a message out of its group for good.
+local function leave_group(q, s)
+  if not s.group then return end
+  if s.kind == LEASED then bump(q, 'l' .. s.group, -1) end
+  if s.started == 1 then bump(q, 's' .. s.group, -1) end
+  call_up(q, s.group)
+end
+

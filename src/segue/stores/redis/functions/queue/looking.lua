@@ -1,0 +1,303 @@
+-- Looking, without changing anything anybody could see.
+
+-- Visit what waits, in order, until `visit(id, state or nil, lane, offset, priority, item)` says
+-- true.
+local function each_waiting(q, visit)
+  for _, lane in ipairs(lanes_of(q)) do
+    local priority = lane.priority
+    for _, entry in ipairs(line_of(q, priority)) do
+      local id = entry[2]
+      local s, item = state_of(q, id), item_of(q, id)
+      if s and item then
+        local home, offset = place_of(id)
+        if visit(id, s, home, offset, priority, item) then return end
+      end
+    end
+    local offset = lane.next_offset - lane.count
+    local segment = lane.head
+    while offset < lane.next_offset and segment <= lane.tail do
+      for _, item in ipairs(redis.call('LRANGE', segment_key(lane, segment), 0, -1)) do
+        if visit(id_of(priority, offset), nil, priority, offset, priority, item) then return end
+        offset = offset + 1
+      end
+      segment = segment + 1
+    end
+  end
+end
+
+-- Visit what could be delivered now, as groups allow it, until `visit(…, is_outlived)` says true.
+local function each_admitted(q, visit)
+  local places = q.rules.group_concurrency
+  local taken = {}
+  local held = 0
+  each_waiting(q, function(id, s, lane, offset, priority, item)
+    local group = group_of(item)
+    local is_started = s ~= nil and s.started == 1
+    if group then
+      local count = taken[group]
+      if not count then
+        local said = redis.call('HMGET', q.base .. ':groups', 'l' .. group, 's' .. group)
+        count = { tonumber(said[1] or 0), tonumber(said[2] or 0) }
+        taken[group] = count
+      end
+      if count[1] >= places or (count[2] >= places and not is_started) then
+        held = held + 1
+        return held > HELD_MAX
+      end
+      if not is_over(q, item) then
+        count[1] = count[1] + 1
+        if not is_started then count[2] = count[2] + 1 end
+      elseif is_started then
+        count[2] = count[2] - 1
+      end
+    end
+    return visit(id, s, priority, item, is_over(q, item))
+  end)
+end
+
+-- Answer up to 4:count messages that would be delivered next: id, priority, attempt, item of each.
+local function peek(base, argv, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  local answer, left = {}, tonumber(argv[4])
+  if q.paused then return answer end
+  each_admitted(q, function(id, s, priority, item, is_outlived)
+    if not is_outlived then
+      answer[#answer + 1] = id
+      answer[#answer + 1] = priority
+      answer[#answer + 1] = s and s.attempt + 1 or 1
+      answer[#answer + 1] = item
+      left = left - 1
+    end
+    return left == 0
+  end)
+  return answer
+end
+
+-- Undo the taking of one message.
+local function put_back(q, delivery)
+  local s, priority = delivery.state, delivery.priority
+  if s and s.group then
+    bump(q, 'l' .. s.group, -1)
+    if delivery.was_started ~= 1 then bump(q, 's' .. s.group, -1) end
+  end
+  if delivery.was_started then
+    s.kind, s.started, s.attempt = READY, delivery.was_started, s.attempt - 1
+    line_up(q, delivery.ids[1], s)
+    return
+  end
+  local lane = lane_of(q, priority)
+  untake_fresh(lane, delivery.items, 1)
+  save_lane(q, lane)
+  redis.call('ZADD', q.base .. ':lines', priority, priority)
+end
+
+-- Answer whether something could be leased now, and in how many µs something may happen. 4:waiter
+-- is woken within 5:µs.
+local function probe(base, argv, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  local most = allowed(q, 1)
+  local found, more = {}, false
+  -- Taken and put back: what is in the way, outlived or to be held, is dealt with.
+  if most then found, more = take(q, most, false) end
+  for _, delivery in ipairs(found) do put_back(q, delivery) end
+  if #found > 0 then
+    if argv[4] ~= '' then delist(base, 'takers', argv[4]) end
+    -- Whoever was woken by what it does not take lets the next one know.
+    rouse(base, 'takers', 1, ticks_us)
+  elseif argv[4] ~= '' then
+    enlist(base, 'takers', argv[4], ticks_us + tonumber(argv[5]), ticks_us)
+  end
+  -- What was put back is no news.
+  q.news = 0
+  finish(q)
+  return { #found, more and 0 or next_event(q, rate_wait_us(q)) }
+end
+
+local function counts(q)
+  local base = q.base
+  local leased = redis.call('ZCOUNT', base .. ':leases', '(' .. whole(q.ticks), '+inf')
+  local delayed = redis.call('ZCOUNT', base .. ':delayed', '(' .. whole(q.now), '+inf')
+  local ready = fresh_count(q) + redis.call('HLEN', base .. ':touched') - leased - delayed
+  return { ready, delayed, leased, redis.call('ZCARD', base .. ':dead') }
+end
+
+local function count(base, _, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  return counts(q)
+end
+
+-- Return what a lane's segments take up, by a look at a few of them.
+local function lane_bytes(lane)
+  if lane.count == 0 then return 0 end
+  local segments = lane.tail - lane.head + 1
+  local looked, bytes = 0, 0
+  for number = lane.head, lane.tail, math.max(1, math.floor(segments / 8)) do
+    bytes = bytes + (redis.call('MEMORY', 'USAGE', segment_key(lane, number)) or 0)
+    looked = looked + 1
+  end
+  return bytes * segments / looked
+end
+
+-- Answer counts, ready by priority, paused, µs since the oldest was pushed (-1: none), leases as id,
+-- state and µs left, totals, bytes.
+local function stats(base, _, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  local by_priority, bytes = {}, 0
+  for _, lane in ipairs(lanes_of(q)) do
+    local name = whole(lane.priority)
+    local ready = lane.count + redis.call('ZCARD', base .. ':ready_' .. name)
+      + tonumber(redis.call('HGET', q.meta, 'queue_' .. name .. ':held') or 0)
+    if ready > 0 then
+      by_priority[#by_priority + 1] = lane.priority
+      by_priority[#by_priority + 1] = ready
+    end
+    bytes = bytes + lane_bytes(lane)
+  end
+  for _, name in ipairs({ 'metadata', 'touched', 'bodies', 'leases', 'delayed', 'letters', 'dead', 'kept' }) do
+    bytes = bytes + (redis.call('MEMORY', 'USAGE', base .. ':' .. name) or 0)
+  end
+  local oldest = -1
+  each_admitted(q, function(_, _, _, item)
+    oldest = math.max(0, now_us - struct.unpack('>I8', item))
+    return true
+  end)
+  local leases = {}
+  local ending = redis.call('ZRANGE', base .. ':leases', 0, 99, 'WITHSCORES')
+  for place = 1, #ending, 2 do
+    leases[#leases + 1] = ending[place]
+    leases[#leases + 1] = redis.call('HGET', base .. ':touched', ending[place])
+    leases[#leases + 1] = tonumber(ending[place + 1]) - ticks_us
+  end
+  return { counts(q), by_priority, q.paused and 1 or 0, oldest, leases,
+    redis.call('HGETALL', base .. ':totals'), math.floor(bytes) }
+end
+
+-- Answer the segment size, where each priority's first message that was never delivered is, and all
+-- that waits: priority, offset (-1 if it came back), item.
+local function state(base, _, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  local cursors, waiting = {}, {}
+  for _, lane in ipairs(lanes_of(q)) do
+    cursors[#cursors + 1] = lane.priority
+    cursors[#cursors + 1] = lane.next_offset - lane.count
+  end
+  each_waiting(q, function(_, s, lane, offset, priority, item)
+    waiting[#waiting + 1] = priority
+    waiting[#waiting + 1] = (s and (lane == ASIDE or s.cause ~= HELD)) and -1 or offset
+    waiting[#waiting + 1] = item
+  end)
+  return { q.rules.segment_size, cursors, waiting }
+end
+
+-- Return the item of a message that was never delivered.
+local function fresh_item(q, lane, offset)
+  local first = lane.next_offset - lane.count
+  if offset < first or offset >= lane.next_offset then return nil end
+  if redis.call('HEXISTS', q.meta, lane.name .. ':recut') == 0 then
+    local number = math.floor(offset / q.rules.segment_size)
+    local start = number == lane.head and first or number * q.rules.segment_size
+    return redis.call('LINDEX', segment_key(lane, number), offset - start)
+  end
+  local left = offset - first
+  for number = lane.head, lane.tail do
+    local length = redis.call('LLEN', segment_key(lane, number))
+    if left < length then return redis.call('LINDEX', segment_key(lane, number), left) end
+    left = left - length
+  end
+  return nil
+end
+
+-- Add how a message stands: id, priority, state (empty if it was never touched), µs left, item.
+local function add_status(q, answer, id, packed, priority, item)
+  answer[#answer + 1] = id
+  answer[#answer + 1] = priority
+  answer[#answer + 1] = packed or ''
+  local deadline = packed and redis.call('ZSCORE', q.base .. ':leases', id)
+  answer[#answer + 1] = deadline and tonumber(deadline) - q.ticks or 0
+  answer[#answer + 1] = item
+end
+
+-- Answer how the message 4:id stands, and its dead letter if it is one.
+local function look_up(base, argv, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  local id = argv[4]
+  local alive, letter = {}, {}
+  local packed, item = redis.call('HGET', base .. ':touched', id), item_of(q, id)
+  if packed and item then
+    add_status(q, alive, id, packed, unpack_state(packed).priority, item)
+  else
+    local priority, offset = place_of(id)
+    local fresh = priority ~= ASIDE and fresh_item(q, lane_of(q, priority), offset)
+    if fresh then add_status(q, alive, id, nil, priority, fresh) end
+  end
+  local dead = redis.call('HGET', base .. ':letters', id)
+  if dead and #alive == 0 then letter = { id, dead } end
+  return { alive, letter }
+end
+
+-- Return the offsets of a lane that were touched and are not settled, in order, from `first` on.
+local function touched_of(all, lane, first)
+  local offsets = {}
+  for _, each in ipairs(all) do
+    if each[1] == lane and each[2] >= first then offsets[#offsets + 1] = each[2] end
+  end
+  table.sort(offsets)
+  return offsets
+end
+
+-- Answer up to 4:limit messages behind lane 5 and offset 6 that are in state 7 (0: any) and not
+-- dead, in the order of their ids.
+local function browse(base, argv, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  tend(q)
+  finish(q)
+  local limit, after_lane, after_offset = tonumber(argv[4]), tonumber(argv[5]), tonumber(argv[6])
+  local wanted = tonumber(argv[7])
+  local all = {}
+  for _, id in ipairs(redis.call('HKEYS', base .. ':touched')) do
+    local lane, offset = place_of(id)
+    all[#all + 1] = { lane, offset }
+  end
+  local numbers = {}
+  for _, lane in ipairs(lanes_of(q)) do numbers[#numbers + 1] = lane.priority end
+  numbers[#numbers + 1] = ASIDE
+  local answer = {}
+  for _, lane in ipairs(numbers) do
+    if lane >= after_lane then
+      local first = lane == after_lane and after_offset + 1 or 0
+      for _, offset in ipairs(touched_of(all, lane, first)) do
+        if #answer >= limit * 5 then return answer end
+        local id = id_of(lane, offset)
+        local packed, item = redis.call('HGET', base .. ':touched', id), item_of(q, id)
+        local s = packed and unpack_state(packed)
+        local kind = s and (s.kind == HELD_BACK and READY or s.kind)
+        if s and item and (wanted == 0 or kind == wanted) then
+          add_status(q, answer, id, packed, s.priority, item)
+        end
+      end
+      if lane ~= ASIDE and (wanted == 0 or wanted == READY) then
+        local fresh = lane_of(q, lane)
+        local offset = math.max(first, fresh.next_offset - fresh.count)
+        while offset < fresh.next_offset do
+          if #answer >= limit * 5 then return answer end
+          local item = fresh_item(q, fresh, offset)
+          if item then add_status(q, answer, id_of(lane, offset), nil, lane, item) end
+          offset = offset + 1
+        end
+      end
+    end
+  end
+  return answer
+end
+
