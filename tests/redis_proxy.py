@@ -31,6 +31,8 @@ class Proxy:
         """How long each piece of an answer is held back."""
         self.accepted = 0
         """How many connections there ever were."""
+        self.refused = 0
+        """How many were closed at once, because the line was cut."""
         self.most_open = 0
         """How many there were at once."""
         self.lost = threading.Event()
@@ -102,6 +104,7 @@ class Proxy:
                 return
             if self._is_cut:
                 client.close()
+                self.refused += 1
                 continue
             try:
                 server = socket.create_connection(self._target)

@@ -326,6 +326,16 @@ def test_a_handle_of_a_removed_queue_says_so(store: Store) -> None:
         queue.push(b"b")
 
 
+def test_a_store_closes_whose_queue_somebody_else_removed(store: Store, other: Store) -> None:
+    """There is nothing left to be let go of."""
+    store.queue("jobs").push(b"a")
+    other.queue("jobs").pop()
+    other.remove_queue("jobs")
+    store.close()
+
+    assert other.queues() == []
+
+
 def test_a_closed_store_says_so(store: Store) -> None:
     """Every call, whatever it would have done; closing twice is allowed."""
     queue = store.queue("jobs")

@@ -18,6 +18,7 @@ from segue.log.options import SyncName
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory, open_redis
+from segue.stores.redis.audit import audit_store
 from segue.stores.redis.store import RedisStore
 from segue.testing import ManualClock
 from tests.redis_server import shared_server
@@ -151,10 +152,16 @@ class RedisWorld:
         self.clock.advance(seconds=leases_last)
 
     def end(self) -> None:
-        """Close every handle and remove what is left."""
+        """Close every handle, audit every queue and remove what is left."""
         with ExitStack() as closing:
+            closing.callback(self._remove)
             for store in self._stores:
                 closing.callback(store.close)
+            with open_redis(self.url) as store:
+                broken = {name: said for name, said in audit_store(store).items() if said}
+            assert not broken, broken
+
+    def _remove(self) -> None:
         with self._server.client() as client:
             for key in client.scan_iter(f"{self.namespace}:*", count=10_000):
                 client.unlink(key)

@@ -11,7 +11,7 @@ from typing import Final
 from segue.errors import QueueEmpty
 from segue.stores.contract import Queue, Ring
 from segue.stores.opening import open_redis
-from segue.stores.redis import store as _warm  # noqa: F401 - for the fork server: opening imports it.
+from segue.stores.redis.store import RedisStore
 from tests.crash.channel import Channel
 
 RING: Final = "bus"
@@ -27,7 +27,7 @@ TAKERS: Final = 2
 
 
 class Load:
-    """Threads that add to a ring and a queue and take from the queue, each with a store of its own.
+    """Threads that add to a ring and a queue and take from the queue, with two stores between them.
 
     What a call returned is written down; `check` looks whether it is so.
     """
@@ -48,23 +48,25 @@ class Load:
     def running(self) -> Iterator[None]:
         """Have all threads work for the length of the block."""
         works = [self._add] * ADDERS + [self._take] * TAKERS
-        threads = [
-            threading.Thread(target=self._run, args=(work, number))
-            for number, work in enumerate(works)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
+        with open_redis(self.url) as one, open_redis(self.url) as other:
+            threads = [
+                threading.Thread(target=self._run, args=(work, (one, other)[number % 2], number))
+                for number, work in enumerate(works)
+            ]
             for thread in threads:
-                thread.join()
+                thread.start()
+            try:
+                yield
+            finally:
+                self._stop.set()
+                for thread in threads:
+                    thread.join()
 
-    def _run(self, work: Callable[[Ring, Queue, int], None], number: int) -> None:
+    def _run(
+        self, work: Callable[[Ring, Queue, int], None], store: RedisStore, number: int
+    ) -> None:
         try:
-            with open_redis(self.url) as store:
-                work(store.ring(RING), store.queue(self.queue), number)
+            work(store.ring(RING), store.queue(self.queue), number)
         except Exception as error:  # noqa: BLE001 - none is expected; the test shows all.
             self._errors.append(error)
 

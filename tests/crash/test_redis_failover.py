@@ -25,14 +25,17 @@ from tests.crash.redis_users import (
     hold_lock,
     wait_for_lock,
 )
-from tests.crash.replay import naming_seed, new_seed
+from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.redis_cluster import RedisCluster
+from tests.redis_proxy import Proxy
 from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import RedisServer, eventually
 
 OPTIONS: Final = "retry=30&timeout=1"
 WORKERS: Final = 3
 LIFE_SECONDS_MAX: Final = 0.3
+BREAKS: Final = 400 if TORTURE else 30
+BREAK_SECONDS_MAX: Final = 0.3
 
 
 # Servers -----------------------------------------------------------------------------------
@@ -104,6 +107,25 @@ def test_a_server_that_syncs_what_it_says_keeps_it_through_a_kill(scratch: Path)
                 load.wait_for_progress(30)
                 server.restart()
             load.wait_for_progress(30)
+        load.check()
+
+
+def test_a_line_that_breaks_again_and_again_loses_and_doubles_nothing(scratch: Path) -> None:
+    seed = new_seed()
+    chance = random.Random(seed)
+    with (
+        naming_seed(seed),
+        RedisServer(scratch / "server") as server,
+        Proxy(server.port) as proxy,
+    ):
+        load = Load(f"{proxy.url}?retry=30&timeout=0.2", queue="mail")
+        breaks = [proxy.cut_once, proxy.cut, proxy.freeze, proxy.lose_answer, proxy.lose_answer]
+        with load.running():
+            for _ in range(BREAKS):
+                chance.choice(breaks)()
+                time.sleep(chance.uniform(0, BREAK_SECONDS_MAX))
+                proxy.restore()
+                load.wait_for_progress(chance.randrange(1, 5))
         load.check()
 
 

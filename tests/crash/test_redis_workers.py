@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,11 +53,16 @@ def queue_all(tasks: Tasks) -> tuple[list[Result[int]], list[int]]:
     return handles, [*expected, *numbers[2::3]]
 
 
+def has_run(tasks: Tasks, count: int) -> bool:
+    """Tell whether so many runs have begun."""
+    return tasks.facts.count() >= count
+
+
 def kill_on_the_way(fleet: Fleet, tasks: Tasks, chance: random.Random) -> None:
     """Kill workers as tasks are run, and start others in their place."""
     due = sorted(chance.sample(range(TASKS // 20, TASKS * 9 // 10), KILLS))
     for count in due:
-        wait_for(lambda count=count: tasks.facts.count() >= count, f"{count} runs")
+        wait_for(partial(has_run, tasks, count), f"{count} runs")
         kind = chance.choice(fleet.kinds)
         fleet.kill(kind)
         fleet.start(kind)

@@ -419,12 +419,14 @@ class TwinMachine(RuleBasedStateMachine):
 
     def plain_stats(self, queue: Queue) -> object:
         stats = queue.stats()
+        # In a directory what was redriven waits since it died.
+        is_older = self.was_set_back or stats.totals.get("redriven", 0) > 0
         return (
             stats.name,
             stats.counts,
             dict(stats.ready_by_priority),
             stats.paused,
-            None if self.was_set_back else stats.oldest_ready_seconds,
+            None if is_older else stats.oldest_ready_seconds,
             {name: count for name, count in stats.totals.items() if count},
             sorted((e.message_id, e.owner, e.attempt, e.seconds_left) for e in stats.leases),
         )

@@ -15,15 +15,17 @@ import pytest
 
 import segue
 from segue.errors import ResultTimeout, TaskFailed
-from segue.tasks import App, State, Worker, current
+from segue.tasks import App, Result, State, Worker, current
 from segue.tasks.autoscaler import ScalingRules
 from segue.tasks.scheduling import Scheduler
+from segue.tasks.states import TERMINAL
 from segue.tasks.worker import Kind
 from segue.tasks.worker.reports import read_reports
 from segue.testing import ManualClock
 from tests.contract.task_support import eventually, manual_app, work, working
 from tests.redis_server import LOOPBACK, RedisServer, shared_server
 
+DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 PASSWORD: Final = "open-sesame"
 MODULE: Final = """
 import os
@@ -280,8 +282,7 @@ def test_the_index_of_a_store_on_a_server_makes_no_file(
 
 def test_a_worker_outlasts_a_server_that_is_started_again(scratch: Path) -> None:
     """What the server kept goes on; a call that it did not answer is made again."""
-    settings = {"appendonly": "yes", "appendfsync": "always"}
-    with RedisServer(scratch / "server", settings) as server:
+    with RedisServer(scratch / "server", DURABLE) as server:
         done: list[int] = []
         with App(server.url) as app:
 
@@ -298,3 +299,43 @@ def test_a_worker_outlasts_a_server_that_is_started_again(scratch: Path) -> None
 
             assert values == list(range(200))
             assert app.store.queue("default").count().total == 0
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+@pytest.mark.parametrize("queues", [1, 3])
+def test_a_worker_waits_for_a_server_that_is_away_for_longer_than_a_call_is_tried(
+    scratch: Path, kind: Kind, queues: int
+) -> None:
+    """It says so, and goes on where it was: in the middle of tasks, of acks and of waiting."""
+    pause = threading.Event()
+    with (
+        RedisServer(scratch / "server", DURABLE) as server,
+        App(f"{server.url}?retry=0.05&timeout=1", retries=9, backoff=0.01) as app,
+    ):
+        for number in range(queues):
+            app.queue(f"queue-{number}")
+
+        @app.task(queue="queue-0")
+        def note(number: int) -> int:
+            pause.wait(0.02)
+            return number
+
+        results = [
+            note.using(queue=f"queue-{number % queues}").enqueue(number) for number in range(60)
+        ]
+        with working(Worker(app, kind=kind, min_size=3, lease_ttl=5)):
+            assert eventually(lambda: any(each.record().state in TERMINAL for each in results))
+            server.kill()
+            pause.wait(1.2)
+            server.start(keep_port=True)
+            assert eventually(lambda: _is_all_done(results))
+            values = [each.get(0) for each in results]
+            idle = note.enqueue(99)
+            assert eventually(lambda: idle.record().state is State.COMPLETED)
+        left = sum(app.store.queue(f"queue-{number}").count().total for number in range(queues))
+
+    assert (values, left) == (list(range(60)), 0)
+
+
+def _is_all_done(results: list[Result[int]]) -> bool:
+    return all(each.record().state is State.COMPLETED for each in results)

@@ -178,16 +178,16 @@ class MessageDecoder:
                 "queue": lambda: pa.repeat(pa.scalar(self.queue), count),
                 "priority": lambda: pa.array(rows.priority),
                 "offset": lambda: pa.array(rows.columns.offset if self.is_letters else rows.offset),
-                "timestamp": lambda: _moments(messages.numbers("t", rows.columns.time_us)),
-                "headers": lambda: _message_headers(messages),
-                "message_id": lambda: _message_ids(rows.lane, rows.offset),
+                "timestamp": lambda: moments(messages.numbers("t", rows.columns.time_us)),
+                "headers": lambda: message_headers(messages),
+                "message_id": lambda: message_ids(rows.lane, rows.offset),
                 "state": lambda: _state_names(rows.states),
                 "attempt": lambda: pa.array(rows.attempt),
-                "not_before": lambda: _moments(rows.not_before_us, null=0),
-                "expires": lambda: _moments(messages.numbers("x"), null=0),
+                "not_before": lambda: moments(rows.not_before_us, null=0),
+                "expires": lambda: moments(messages.numbers("x"), null=0),
                 "cause": lambda: rows.told("c", self.portrait.touched.cause),
                 "reason": lambda: rows.told("r", self.portrait.touched.reason),
-                "died": lambda: _moments(
+                "died": lambda: moments(
                     np.where(rows.states == DEAD, rows.columns.time_us, 0), null=0
                 ),
             }
@@ -278,7 +278,7 @@ class RingDecoder:
                 "value": lambda: _without_commit(columns),
                 "ring": lambda: pa.repeat(pa.scalar(self.ring), len(columns)),
                 "offset": lambda: pa.array(columns.offset),
-                "timestamp": lambda: _moments(columns.time_us),
+                "timestamp": lambda: moments(columns.time_us),
             }
         )
 
@@ -321,7 +321,7 @@ def _chosen(columns: Columns, chosen: npt.NDArray[np.bool_]) -> Columns:
     )
 
 
-def _moments(times_us: _Ints, *, null: int | None = None) -> pa.Array:
+def moments(times_us: _Ints, *, null: int | None = None) -> pa.Array:
     """Return times as timestamps; `null` stands for none."""
     mask = None if null is None else times_us == null
     return pa.array(np.ascontiguousarray(times_us), mask=mask).cast(_TIMESTAMP)
@@ -330,7 +330,8 @@ def _moments(times_us: _Ints, *, null: int | None = None) -> pa.Array:
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def _message_headers(messages: MessageColumns) -> pa.Array:
+def message_headers(messages: MessageColumns) -> pa.Array:
+    """Return headers of messages as those of records are."""
     return pa.array(
         [
             [{"key": name, "value": value.encode()} for name, value in prefix.get("h", {}).items()]
@@ -340,7 +341,8 @@ def _message_headers(messages: MessageColumns) -> pa.Array:
     )
 
 
-def _message_ids(lanes: _Ints, offsets: _Ints) -> pa.StringArray:
+def message_ids(lanes: _Ints, offsets: _Ints) -> pa.StringArray:
+    """Return what messages are called, by where they were pushed."""
     lane = pc.if_else(pa.array(lanes == ASIDE), _LATER, pa.array(lanes).cast(pa.string()))
     return pc.binary_join_element_wise(lane, pa.array(offsets).cast(pa.string()), "-")
 

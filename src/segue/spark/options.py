@@ -197,7 +197,9 @@ class _Given:
             self.refuse(_DIRECTORY_ONLY, "means nothing for a server: its URL says such things")
             if self.text("url") is None and "@" in url:
                 # Spark hides what `url` says from its plans and its page, and no other option.
-                raise InvalidArgument('a URL with a login is given as option("url", …), not as path')
+                raise InvalidArgument(
+                    'a URL with a login is given as option("url", …), not as path'
+                )
         return absolute(url)
 
     def sync(self) -> SyncName:

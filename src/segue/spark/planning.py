@@ -144,7 +144,11 @@ def _places_of(reader: str, strands: Mapping[Label, AnyStrand]) -> Offsets:
 
 
 def checked_starts(
-    options: ReadOptions, strands: Mapping[Label, AnyStrand], starts: Offsets, *, is_end: bool = False
+    options: ReadOptions,
+    strands: Mapping[Label, AnyStrand],
+    starts: Offsets,
+    *,
+    is_end: bool = False,
 ) -> Offsets:
     """Return where to begin, past what is gone if that is allowed; or where to end.
 
@@ -191,7 +195,11 @@ class _Atom:
 
 
 def plan(
-    options: ReadOptions, strands: Mapping[Label, AnyStrand], ends: Ends, *, is_snapshot: bool = True
+    options: ReadOptions,
+    strands: Mapping[Label, AnyStrand],
+    ends: Ends,
+    *,
+    is_snapshot: bool = True,
 ) -> list[Task]:
     """Return the tasks that read from start to stop in each strand.
 

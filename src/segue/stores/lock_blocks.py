@@ -18,13 +18,11 @@ TTL_SECONDS_MIN: Final = 0.001
 TTL_SECONDS_MAX: Final = 7 * 86_400.0
 
 _Held = TypeVar("_Held", bound=HeldLock)
-_HeldAnswer = TypeVar("_HeldAnswer", bound=HeldLock, covariant=True)
+_Held_co = TypeVar("_Held_co", bound=HeldLock, covariant=True)
 
 
-class _Acquiring(Protocol[_HeldAnswer]):
-    def __call__(
-        self, *, wait: Duration | None = None, owner: str | None = None
-    ) -> _HeldAnswer: ...
+class _Acquiring(Protocol[_Held_co]):
+    def __call__(self, *, wait: Duration | None = None, owner: str | None = None) -> _Held_co: ...
 
 
 class _Holds(threading.local, Generic[_Held]):

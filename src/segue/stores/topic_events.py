@@ -29,10 +29,15 @@ def event_from(item: Event | Body) -> Event:
 
 def events_from(items: Iterable[Event | Body]) -> Iterator[Event]:
     """Yield what `append_many` was given as events. Raises InvalidArgument."""
+    check_many(items)
+    return map(event_from, items)
+
+
+def check_many(items: Iterable[Event | Body]) -> None:
+    """Raise InvalidArgument for what is one event, and not several."""
     given: object = items
     if isinstance(given, str | bytes | bytearray | memoryview | Event):
         raise InvalidArgument("append_many takes several events; append takes one")
-    return map(event_from, items)
 
 
 def packed(event: Event, key: bytes | None, origin: Origin | None = None) -> Packed:

@@ -1,12 +1,16 @@
 """Requests to cancel tasks: a small topic that every worker looks at before it runs anything."""
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from segue.delivery.topic_record import Event
+from segue.errors import StoreUnavailable
 from segue.stores.contract import Store
 from segue.tasks.topics import compact, end_of, records_between
+
+logger = logging.getLogger(__name__)
 
 CANCEL_TOPIC: Final = "segue.cancellations"
 
@@ -62,3 +66,11 @@ class Cancellations:
             self._next = max(self._next, end)
             self._requested = found
         return found
+
+    def last_requested(self) -> Mapping[str, int]:
+        """Return what `requested` does, or did last if the server cannot be reached now."""
+        try:
+            return self.requested()
+        except StoreUnavailable as error:
+            logger.warning("cancellations not looked at, will be tried again reason=%s", error)
+            return self._requested

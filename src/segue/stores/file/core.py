@@ -512,7 +512,11 @@ class QueueCore:
         self.journal.bell.ring()
         while self._waiters:
             self._waiters.pop().close()
-        with suppress(StorageError) if self.journal.ledger.is_removed else nullcontext():
+        # Somebody may have removed it since we looked.
+        is_gone = self.journal.ledger.is_removed or not self.place.disk.exists(
+            self.journal.log.path
+        )
+        with suppress(StorageError) if is_gone else nullcontext():
             try:
                 self.lanes.close()
             finally:

@@ -26,6 +26,8 @@ CONNECTIONS_MAX: Final = 10_000
 POOL_WAIT_SECONDS: Final = 4.0
 TIMEOUT_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 15.0
+RETRY_SECONDS_MAX: Final = 300.0
+"""Well below how long the server remembers requests (functions/common.lua)."""
 NAMESPACE_DEFAULT: Final = "segue"
 SECONDS_MAX: Final = 86_400.0
 REPLICAS_MAX: Final = 100
@@ -66,7 +68,7 @@ class Options:
         _check("replicas", self.replicas, 0, REPLICAS_MAX)
         _check("pool_wait", self.pool_wait, 0, SECONDS_MAX)
         _check("timeout", self.timeout, 0.01, SECONDS_MAX)
-        _check("retry", self.retry, 0, SECONDS_MAX)
+        _check("retry", self.retry, 0, RETRY_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,7 @@ class Calls:
             answer = connection.read_response(timeout=timeout + WAIT_SLACK_SECONDS)
         except (*_TRANSIENT, redis.ResponseError):
             node.waits.drop(connection)  # Whoever calls next finds out what is the matter.
+            time.sleep(min(timeout, BACKOFF_SECONDS))
             return None
         except BaseException:
             node.waits.drop(connection)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from segue.errors import ConnectionsBusy, StoreClosed
+from segue.errors import ConnectionsBusy, StoreUnavailable
 
 IDLE_SECONDS_MAX: Final = 60.0
 """How long a connection beyond those that are kept may be idle before it is closed."""
@@ -68,7 +68,10 @@ class Pool:
         self.give_back(connection)
 
     def take(self, *, wait_seconds: float | None = None) -> Connection:
-        """Return a connection, to be given back or dropped. Raises ConnectionsBusy."""
+        """Return a connection, to be given back or dropped.
+
+        Raises ConnectionsBusy, and StoreUnavailable once the pool is closed.
+        """
         if self._pid != os.getpid():
             self._begin()  # The sockets are the parent's.
         patience = self._wait_seconds if wait_seconds is None else wait_seconds
@@ -76,7 +79,7 @@ class Pool:
         with self._changed:
             while True:
                 if self._closed:
-                    raise StoreClosed("the store is closed")
+                    raise StoreUnavailable("another server has taken over")
                 if self._idle:
                     return self._idle.pop()[1]
                 if self._open < self._size:

@@ -11,7 +11,7 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from segue.errors import StoreUnavailable
+from segue.errors import StoreClosed, StoreUnavailable
 from segue.stores.redis.address import Address, Endpoint
 from segue.stores.redis.connections import Connection, Pool
 
@@ -82,7 +82,10 @@ class Servers(Protocol):
     """Finds the server of a key. Safe from any thread."""
 
     def node_of(self, key: str) -> Node:
-        """Return the server that has `key`, as far as is known. Raises StoreUnavailable."""
+        """Return the server that has `key`, as far as is known.
+
+        Raises StoreUnavailable, and StoreClosed after `close`.
+        """
 
     def nodes(self) -> list[Node]:
         """Return every server that has keys."""
@@ -98,10 +101,12 @@ class One:
     """A server whose place never changes."""
 
     def __init__(self, address: Address) -> None:
+        self._closed = False
         self._node = Node(address, address.endpoints[0] if address.endpoints else ("", 0))
 
     def node_of(self, key: str) -> Node:
         """Return the server."""
+        _require_open(self._closed)
         return self._node
 
     def nodes(self) -> list[Node]:
@@ -114,6 +119,7 @@ class One:
 
     def close(self) -> None:
         """Let go of every connection."""
+        self._closed = True
         self._node.close()
 
 
@@ -124,9 +130,11 @@ class Guarded:
         self._address = address
         self._lock = threading.Lock()
         self._node: Node | None = None
+        self._closed = False
 
     def node_of(self, key: str) -> Node:
         """Return the master. Raises StoreUnavailable if no sentinel names one."""
+        _require_open(self._closed)
         node = self._node
         return node if node is not None else self._look()
 
@@ -173,8 +181,11 @@ class Guarded:
 
     def close(self) -> None:
         """Let go of every connection."""
-        if self._node is not None:
-            self._node.close()
+        self._closed = True
+        with self._lock:
+            node = self._node
+        if node is not None:
+            node.close()
 
 
 class Cluster:
@@ -185,9 +196,11 @@ class Cluster:
         self._lock = threading.Lock()
         self._known: dict[Endpoint, Node] = {}
         self._by_slot: list[Endpoint | None] = [None] * SLOTS
+        self._closed = False
 
     def node_of(self, key: str) -> Node:
         """Return the node that has the slot of `key`. Raises StoreUnavailable."""
+        _require_open(self._closed)
         endpoint = self._by_slot[key_slot(key.encode())]
         if endpoint is None:
             self._look()
@@ -205,9 +218,15 @@ class Cluster:
     def moved(self, key: str, error: Exception) -> None:
         """Take a node's word for where a slot is, or ask all of them."""
         if isinstance(error, redis.exceptions.MovedError):
-            host = error.host or self._by_slot[error.slot_id] or self._address.endpoints[0][0]
-            self._by_slot[error.slot_id] = (str(host), int(error.port))
+            # A node that does not know its name leaves the host away: it is the same one.
+            known = self._by_slot[error.slot_id] or self._address.endpoints[0]
+            self._by_slot[error.slot_id] = (error.host or known[0], int(error.port))
             return
+        with self._lock:
+            endpoint = self._by_slot[key_slot(key.encode())]
+            node = None if endpoint is None else self._known.get(endpoint)
+        if node is not None:
+            node.pool.forget_idle()  # All of them lead to where one does not answer.
         self._look()
 
     def _node(self, endpoint: Endpoint) -> Node:
@@ -256,10 +275,16 @@ class Cluster:
 
     def close(self) -> None:
         """Let go of every connection."""
+        self._closed = True
         with self._lock:
             nodes = list(self._known.values())
         for node in nodes:
             node.close()
+
+
+def _require_open(closed: bool) -> None:
+    if closed:
+        raise StoreClosed("the store is closed")
 
 
 def ask(connection: Connection, *words: object) -> object:

@@ -62,7 +62,9 @@ class RedisStore:
         self._named: set[tuple[Kind, str]] = set()
         self._closed = False
         try:
-            _check_server(self.calls, format_key(self.namespace))
+            _check_server(
+                self.calls, format_key(self.namespace), is_synced=address.options.fsync
+            )
             _check_store(self.calls, format_key(self.namespace), self.url, create=create)
         except BaseException:
             self.calls.servers.close()
@@ -181,7 +183,7 @@ class RedisStore:
         self.close()
 
 
-def _check_server(calls: Calls, key: str) -> None:
+def _check_server(calls: Calls, key: str, *, is_synced: bool) -> None:
     """Raise UnsupportedServer if the server is too old, or would drop keys to make room."""
     text = cast("bytes", calls.command(key, "INFO", "everything", retry=OPENING_SECONDS)).decode(
         errors="replace"
@@ -191,6 +193,8 @@ def _check_server(calls: Calls, key: str) -> None:
     version = facts.get("redis_version", "0")
     if int(version.partition(".")[0]) < MAJOR_VERSION_MIN:
         raise UnsupportedServer(f"version {version}; functions came with {MAJOR_VERSION_MIN}.0")
+    if is_synced and facts.get("aof_enabled") != "1":
+        raise UnsupportedServer("fsync=yes needs a server with appendonly yes")
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
         raise UnsupportedServer(

@@ -141,7 +141,7 @@ class Keeper:
             run.leased_until = now + run.job.ttl_seconds
 
     def _cancel(self, runs: list[Run]) -> None:
-        requested = self._cancellations.requested()
+        requested = self._cancellations.last_requested()
         if requested:
             for run in runs:
                 if requested.get(run.id) == run.job.pushed_us and not run.is_over:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segue.clock import Clock
-from segue.errors import LeaseLost, StorageFull, StoreClosed
+from segue.errors import LeaseLost, StorageFull, StoreClosed, StoreUnavailable
 from segue.stores.job import Holder
 from segue.tasks.cancelling import Cancellations
 from segue.tasks.events import (
@@ -151,7 +151,7 @@ class Settler:
             if run.job.receipt not in lost:
                 self._count(run, outcome)
         self._correct(settled, lost, now_us)
-        requested = self._cancellations.requested()
+        requested = self._cancellations.last_requested()
         done = [
             run.id
             for run, outcome, _ in settled
@@ -160,14 +160,14 @@ class Settler:
             and run.job.receipt not in lost
         ]
         if done:
-            _when_there_is_space(lambda: self._cancellations.forget(done))
+            _when_it_can_be(lambda: self._cancellations.forget(done))
 
     def _is_ours(self, run: Run, now: float) -> bool:
         """Tell whether the lease is still held; asks if it is about to end."""
         if now < run.leased_until - min(MARGIN_SECONDS, run.job.ttl_seconds / 3):
             return True
         try:
-            _when_there_is_space(run.job.extend)
+            _when_it_can_be(run.job.extend)
         except (LeaseLost, StoreClosed) as error:
             logger.warning("dropped a result task=%s reason=%s", run.id, error)
             return False
@@ -187,7 +187,7 @@ class Settler:
 
     def _append(self, events: list[TaskEvent]) -> None:
         if events:
-            _when_there_is_space(lambda: self._log.append(events))
+            _when_it_can_be(lambda: self._log.append(events))
 
     def _say(self, settled: list[tuple[Run, Outcome, float | None]]) -> set[str]:
         """Tell the queues; return the receipts of leases that were lost."""
@@ -199,7 +199,7 @@ class Settler:
                 acks.setdefault(id(holder), (holder, []))[1].append(run)
                 continue
             try:
-                _when_there_is_space(partial(self._nack, run, outcome, delay))
+                _when_it_can_be(partial(self._nack, run, outcome, delay), is_settling=True)
             except LeaseLost as error:
                 lost.update(error.lost)
             except StoreClosed:  # The queue was removed, and its messages with it.
@@ -207,7 +207,7 @@ class Settler:
         for holder, runs in acks.values():
             jobs = [run.job for run in runs]
             try:
-                _when_there_is_space(partial(holder.ack_many, jobs))
+                _when_it_can_be(partial(holder.ack_many, jobs), is_settling=True)
             except LeaseLost as error:
                 lost.update(error.lost)
             except StoreClosed:
@@ -302,15 +302,24 @@ class Settler:
         )
 
 
-def _when_there_is_space(step: Callable[[], None]) -> None:
-    """Do a step, again and again while the disk is full.
+def _when_it_can_be(step: Callable[[], None], *, is_settling: bool = False) -> None:
+    """Do a step, again and again while the disk is full or the server away.
 
-    Leases are kept alive meanwhile: nothing is lost, and nothing runs twice.
+    Leases are kept alive meanwhile, where there is somebody to keep them with: nothing is lost, and
+    nothing runs twice but for leases that end before the server is back.
     """
+    is_known = True
     while True:
         try:
             return step()
-        except StorageFull as error:
+        except LeaseLost:
+            # Settled, it may be, by a try whose answer never came. If it is somebody else's by now,
+            # what they say of it counts.
+            if is_settling and not is_known:
+                return None
+            raise
+        except (StorageFull, StoreUnavailable) as error:
+            is_known = is_known and isinstance(error, StorageFull)
             logger.warning("not settled yet, will be tried again reason=%s", error)
             time.sleep(FULL_PAUSE_SECONDS)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segue.errors import InvalidArgument, QueueLocked, StorageFull, StoreClosed
+from segue.errors import InvalidArgument, QueueLocked, StorageFull, StoreClosed, StoreUnavailable
 from segue.stores.contract import Queue
 from segue.stores.job import Job
 from segue.tasks.rules import TENANT_MARK
@@ -77,8 +77,8 @@ class Sources:
 
     def lease(self, count: int, wait: float) -> list[Job]:
         """Return up to `count` jobs; wait for one so long at most."""
-        if time.monotonic() - self._looked >= DISCOVER_SECONDS:
-            self._discover()
+        if time.monotonic() - self._looked >= DISCOVER_SECONDS and not self._looks_around():
+            return []
         jobs = self._lease_ready(count)
         if jobs or wait <= 0 or self._stopping.is_set():
             return jobs
@@ -92,6 +92,19 @@ class Sources:
             if not any(source.is_ready for source in self._sources.values()):
                 self._news.wait(wait)
         return self._lease_ready(count)
+
+    def _looks_around(self) -> bool:
+        """Look for new queues; tell whether the server could be reached."""
+        try:
+            self._discover()
+        except StoreUnavailable as error:
+            self._wait_for_server(error)
+            return False
+        return True
+
+    def _wait_for_server(self, error: StoreUnavailable) -> None:
+        logger.warning("nothing taken, will be tried again reason=%s", error)
+        self._stopping.wait(FULL_PAUSE_SECONDS)
 
     def _lease_ready(self, count: int) -> list[Job]:
         jobs: list[Job] = []
@@ -125,6 +138,9 @@ class Sources:
         except StorageFull as error:  # A lease is an event, too.
             logger.warning("nothing taken, will be tried again reason=%s", error)
             time.sleep(FULL_PAUSE_SECONDS)
+            return []
+        except StoreUnavailable as error:  # What it leased all the same comes back by itself.
+            self._wait_for_server(error)
             return []
         if found:
             # Who had nothing for long does not make up for it now.
@@ -187,7 +203,7 @@ class Sources:
             while not self._stopping.is_set() and not source.is_gone:
                 if not source.wanted.wait(WATCH_SECONDS):
                     continue
-                if source.queue.wait(WATCH_SECONDS):
+                if self._has_come(source):
                     source.wanted.clear()
                     source.is_ready = True
                     with self._news:
@@ -198,6 +214,13 @@ class Sources:
                 self._news.notify_all()
         except BaseException as error:  # noqa: BLE001 - its queue would never be served again.
             self._on_error(error)
+
+    def _has_come(self, source: _Source) -> bool:
+        try:
+            return source.queue.wait(WATCH_SECONDS)
+        except StoreUnavailable:  # Whoever leases says so.
+            self._stopping.wait(FULL_PAUSE_SECONDS)
+            return False
 
     def depth(self) -> int:
         """Return how many messages are ready in all queues that are not paused."""

@@ -4,13 +4,14 @@ Of those who are free one at a time asks the queues, for as many as are free, an
 the others. So no message lies leased and idle, and one that comes wakes one thread.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from segue.errors import InvalidArgument, TaskNotFound
+from segue.errors import InvalidArgument, StoreUnavailable, TaskNotFound
 from segue.stores.job import Job
 from segue.tasks.envelope import EMPTY, Envelope, read_envelope
 from segue.tasks.records import task_id_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from segue.tasks.worker.keeper import Keeper
     from segue.tasks.worker.settler import Settler
     from segue.tasks.worker.sources import Sources
+
+logger = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 0.25
 UNSETTLED_MAX: Final = 2_000
@@ -126,7 +129,7 @@ class Supply:
             return []
         jobs = self._sources.lease(count, self.wait_seconds)
         self.taken += len(jobs)
-        cancelled = self._app.desk.cancellations.requested() if jobs else {}
+        cancelled = self._app.desk.cancellations.last_requested() if jobs else {}
         runs = []
         for job in jobs:
             run = self._run_of(job, cancelled)
@@ -170,7 +173,11 @@ class Supply:
 
     def _finished_before(self, task_id: str, job: Job) -> Outcome | None:
         """Return what came of its last try, if only the ack is missing: its worker died then."""
-        record = self._app.desk.index.get(task_id)
+        try:
+            record = self._app.desk.index.get(task_id)
+        except StoreUnavailable as error:
+            logger.warning("given back task=%s reason=%s", task_id, error)
+            return Outcome(verdict="released")  # Whoever has it next finds out.
         if record is None or record.pushed_us != job.pushed_us or record.attempt < job.attempt - 1:
             return None
         if record.state is State.COMPLETED:

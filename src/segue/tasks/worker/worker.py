@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Final, Literal, TypeVar, get_args
 
 from segue.delivery.rules import check_count, check_seconds
-from segue.errors import InvalidArgument, SegueError
+from segue.errors import InvalidArgument, SegueError, StoreUnavailable
 from segue.tasks.app import App
 from segue.tasks.autoscaler import (
     Autoscaler,
@@ -241,7 +241,10 @@ class Worker:
             return default
 
     def _is_nothing_left(self) -> bool:
-        return not self._sources.depth() and not self._keeper.runs
+        try:
+            return not self._sources.depth() and not self._keeper.runs
+        except StoreUnavailable:
+            return False
 
     def _scale(self) -> None:
         self.metrics.sample(self.app.ticks())

@@ -153,11 +153,10 @@ local function append(base, argv, now_us, ticks_us)
   local time_us = math.max(now_us, head.last_us)
   local count, held = #slots / SLOT_BYTES, head.next - head.begin
   local position = redis.call('STRLEN', segment_key(base, head.segment) .. ':payload')
-  local rolled = 0
   if held > 0 and (held + count > items_max or position + #payload > bytes_max
       or (age_us_max > 0 and now_us - head.begun_us > age_us_max)) then
     seal(base, head)
-    held, position, rolled = 0, 0, 1
+    held, position = 0, 0
   end
   local key = segment_key(base, head.segment)
   redis.call('APPEND', key .. ':batches', struct.pack(BATCH, held, position, time_us))
@@ -173,7 +172,7 @@ local function append(base, argv, now_us, ticks_us)
     redis.call('ZREMRANGEBYRANK', base .. ':adopted', 0, -ADOPTIONS_MAX - 1)
   end
   rouse(base, 'records', ROUSED_MAX, ticks_us)
-  return {head.next, rolled}
+  return {head.next, held == 0 and head.segment > 0 and 1 or 0}
 end
 
 -- The last sequence number of a producer; from here on earlier users of the name are refused.
@@ -535,3 +534,30 @@ offer('lags', lags, {'no-writes'})
 offer('survey', survey, {'no-writes'})
 offer('drop', drop, {'allow-oom'})
 offer('rewrite', rewrite, {'allow-oom'})
+
+-- Adopting what writes have put aside ---------------------------------------------------------
+
+-- Append what was staged as 6:name, once, as 5:adoption: {1, first offset, whether a segment began},
+-- {-2, first offset} if that was done before, {0} if it is gone. 4, 7, 8, 9 and 10 are as for
+-- `append`: version, items, bytes, overhead, age. From 11:bytes on it becomes a segment of its own,
+-- for which nothing is copied.
+local function take_in(base, argv, now_us, ticks_us)
+  local at = redis.call('ZSCORE', base .. ':adopted', argv[5])
+  if at then return {-2, tonumber(at)} end
+  local key = base .. ':staged_' .. argv[6] .. '_1'
+  if redis.call('EXISTS', key .. ':slots', key .. ':payload') < 2 then return {0} end
+  if redis.call('STRLEN', key .. ':payload') >= tonumber(argv[11]) then
+    local answer = adopt(base, {argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], '1', argv[9]},
+      now_us, ticks_us)
+    if answer.err then return answer end
+    return {1, answer[2], 1}
+  end
+  local answer = append(base, {argv[1], argv[2], argv[3], argv[4], argv[7], argv[8], argv[9], argv[10],
+    redis.call('GET', key .. ':slots'), redis.call('GET', key .. ':payload'), '', '0', '', '', argv[5]},
+    now_us, ticks_us)
+  if answer.err then return answer end
+  redis.call('UNLINK', key .. ':slots', key .. ':payload')
+  return {1, answer[1], answer[2]}
+end
+
+offer('take_in', take_in)

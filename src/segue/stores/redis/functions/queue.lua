@@ -70,3 +70,25 @@ offer('revive', revive)
 offer('discard', discard, FREES)
 offer('lanes', lanes, FREES)
 offer('history', history, FREES)
+
+-- Adopting ----------------------------------------------------------------------------------------
+
+-- Push what staging.lua has under 4:name, once: 1, or 2 if that was done before, or 0 if it is gone.
+local function take_in(base, argv, now_us, ticks_us)
+  local name = argv[4]
+  if redis.call('ZSCORE', base .. ':adopted', name) then return 2 end
+  local key = base .. ':staged_' .. name .. ':parcels'
+  local words = redis.call('LRANGE', key, 0, -1)
+  if #words == 0 then return 0 end
+  local priority = words[1]
+  local call, size = { argv[1], argv[2], argv[3], '', 0 }, 5
+  if priority ~= '' then call[6], size = priority, 6 end
+  for place = 2, #words do call[size + place - 1] = words[place] end
+  local answer = (priority ~= '' and push_plain or push)(base, call, now_us, ticks_us)
+  if type(answer) == 'table' and answer.err then return answer end
+  redis.call('ZADD', base .. ':adopted', now_us, name)
+  redis.call('UNLINK', key)
+  return 1
+end
+
+offer('take_in', take_in)

@@ -1,8 +1,7 @@
 """Appending to a topic: records, each to its partition, with as few calls as there are batches."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from segue.delivery.topic_record import Appended
 from segue.delivery.topic_rules import TopicRules
@@ -24,17 +23,8 @@ from segue.stores.topic_manifest import Manifest
 logger = logging.getLogger(__name__)
 
 
-class Routed(NamedTuple):
-    """A record and where it goes: to a partition that was said, or where its key belongs."""
-
-    record: Packed
-    key: bytes | None
-    partition: int | None
-
-
-def append_one(core: TopicCore, routed: Routed) -> Appended:
-    """Append a record and return where it went."""
-    return append_each(core, [routed])[0]
+Routed = tuple[Packed, bytes | None, int | None]
+"""A record, its key, and the partition it is to go to if that was said."""
 
 
 def append_each(core: TopicCore, records: Sequence[Routed]) -> list[Appended]:
@@ -42,35 +32,42 @@ def append_each(core: TopicCore, records: Sequence[Routed]) -> list[Appended]:
 
     Nothing is written if one of them can never fit.
     """
-    if not records:
-        core.existing()
-        return []
-    found: dict[int, Appended] = {}
+    found: list[Appended | None] = [None] * len(records)
+    left: Sequence[int] = range(len(records))
     for _ in range(CHANGES_MAX):
         manifest = core.existing()
         room = room_by(manifest.rules)
-        if not found:
-            check_sizes(room, [each.record for each in records])
-        waiting: dict[int, list[int]] = {}
-        for place, each in enumerate(records):
-            if place not in found:
-                partition = each.partition
-                if partition is None:
-                    partition = core.route(each.key, manifest.partitions)
-                waiting.setdefault(partition, []).append(place)
+        check_sizes(room, [records[place][0] for place in left])
         try:
-            for partition, places in waiting.items():
-                ours = [records[place].record for place in places]
+            for partition, places in _by_partition(core, manifest, records, left).items():
+                ours = [records[place][0] for place in places]
                 for part in parts_of(room, ours):
                     batch = batch_of(ours[part.start : part.stop])
-                    first = append_batch(core, partition, batch, manifest)
-                    for index, place in enumerate(places[part.start : part.stop]):
-                        found[place] = Appended(partition, first + index)
+                    offset = append_batch(core, partition, batch, manifest)
+                    for place in places[part.start : part.stop]:
+                        found[place] = Appended(partition, offset)
+                        offset += 1
         except ManifestChanged:
             core.forget_manifest()
+            left = [place for place in left if found[place] is None]
             continue
-        return [found[place] for place in range(len(records))]
+        return [place for place in found if place is not None]
     raise StorageError(f"topic {core.name} was changed by others all the time")
+
+
+def _by_partition(
+    core: TopicCore, manifest: Manifest, records: Sequence[Routed], places: Sequence[int]
+) -> Mapping[int, Sequence[int]]:
+    """Return which of the records go to which partition."""
+    if manifest.partitions == 1:
+        return {0: places}
+    found: dict[int, list[int]] = {}
+    for place in places:
+        _, key, partition = records[place]
+        if partition is None:
+            partition = core.route(key, manifest.partitions)
+        found.setdefault(partition, []).append(place)
+    return found
 
 
 def append_batch(core: TopicCore, partition: int, batch: Batch, manifest: Manifest) -> int:

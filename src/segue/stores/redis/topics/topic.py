@@ -23,7 +23,7 @@ from segue.log.record import datetime_from
 from segue.log.sending import HasFileno, Writable
 from segue.stores.arguments import duration_us
 from segue.stores.redis.topics import bulk, keeping
-from segue.stores.redis.topics.appending import Routed, append_each, append_one
+from segue.stores.redis.topics.appending import Routed, append_each
 from segue.stores.redis.topics.core import TopicCore
 from segue.stores.redis.topics.feed import Feed
 from segue.stores.redis.topics.group import RedisGroup
@@ -42,7 +42,7 @@ from segue.stores.topic_contract import (
     Start,
     TopicInfo,
 )
-from segue.stores.topic_events import events_from, packed
+from segue.stores.topic_events import check_many, event_from, packed
 from segue.stores.topic_manifest import GROUP_PREFIX, check_partitions, check_rules, reader_mark
 from segue.stores.topic_reading import (
     Budget,
@@ -127,15 +127,20 @@ class RedisTopic:
             timestamp_us=None if timestamp is None else moment_us(timestamp, name="timestamp"),
         )
         chosen = None if partition is None else self._core.check(partition)
-        return append_one(self._core, Routed(record, stored_key, chosen))
+        return append_each(self._core, [(record, stored_key, chosen)])[0]
 
     def append_many(self, events: Iterable[Event | Body]) -> list[Appended]:
         """Append all events, or none if one of them is bad; return where they went."""
-        records = []
-        for event in events_from(events):
+        check_many(events)
+        records: list[Routed] = []
+        for item in events:
+            if type(item) is bytes:
+                records.append(((item, 0), None, None))  # The same as below, only sooner.
+                continue
+            event = event_from(item)
             key = key_bytes(event.key)
             chosen = None if event.partition is None else self._core.check(event.partition)
-            records.append(Routed(packed(event, key), key, chosen))
+            records.append((packed(event, key), key, chosen))
         return append_each(self._core, records)
 
     def producer(self, name: str) -> RedisProducer:

@@ -12,8 +12,16 @@ local function admits(q, group, is_started)
   return leased < places and (started < places or is_started)
 end
 
+-- Members sort as text: by priority, then by turn, those that came back (0) before the others (1).
 local function held_member(s, id, turn)
-  return string.format('%010d%017d', s.priority, turn + TURN_SHIFT) .. id
+  local is_later, place = 1, turn
+  if turn < 0 then is_later, place = 0, turn - TURN_RETURNED end
+  return string.format('%010d%d%016d', s.priority, is_later, place) .. id
+end
+
+local function turn_of_member(member)
+  local place = tonumber(string.sub(member, 12, 27))
+  return string.sub(member, 11, 11) == '0' and place + TURN_RETURNED or place
 end
 
 local function turn_of(lane, offset, s)

@@ -5,7 +5,7 @@ local function lane_of(q, priority)
   if lane then return lane end
   local name = 'queue_' .. whole(priority)
   local said = redis.call('HMGET', q.meta, name .. ':count', name .. ':next_offset',
-    name .. ':head_segment', name .. ':tail_segment', name .. ':tail_count')
+    name .. ':head_segment', name .. ':tail_segment', name .. ':tail_count', name .. ':recut')
   lane = make_lane(q.base, priority, said, 1)
   q.lanes[priority] = lane
   return lane
@@ -74,9 +74,16 @@ local function untake_fresh(lane, items, first)
   lane.count = lane.count + #back
 end
 
-local function leave_drained(lane)
+-- Have the head be the first segment there is.
+local function leave_drained(q, lane)
   if lane.count == 0 then
     lane.head = lane.tail
+  elseif not lane.is_recut then
+    lane.head = math.floor((lane.next_offset - lane.count) / q.rules.segment_size)
+  else
+    while lane.head < lane.tail and redis.call('EXISTS', segment_key(lane, lane.head)) == 0 do
+      lane.head = lane.head + 1
+    end
   end
 end
 

@@ -16,8 +16,8 @@ local RETURNED_AS = { [RELEASED] = 'released', [FAILED] = 'failed', [EXPIRED] = 
 
 -- Turns: what came back by its offset; then what was pushed with a delay, by when it was due; then
 -- what was looked at and never delivered.
-local TURN_RETURNED, TURN_NEW = -4.5e15, 6e15
-local TURN_SHIFT = 1e16
+-- All below 2^53, beyond which numbers are rounded.
+local TURN_RETURNED, TURN_NEW = -4e15, 5e15
 
 local NO_GROUP = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local STATE = '>BBI8I4I4I4I8Bc16I2'
@@ -53,7 +53,7 @@ local function make_lane(base, priority, said, first)
     is_new = not said[first + 1],
     count = tonumber(said[first] or 0), next_offset = tonumber(said[first + 1] or 0),
     head = tonumber(said[first + 2] or 0), tail = tonumber(said[first + 3] or 0),
-    tail_count = tonumber(said[first + 4] or 0),
+    tail_count = tonumber(said[first + 4] or 0), is_recut = said[first + 5] == '1',
   }
 end
 
@@ -62,7 +62,7 @@ local function open(base, now_us, ticks_us)
   local meta = base .. ':metadata'
   local said = redis.call('HMGET', meta, 'rules', 'paused', 'generation', 'token', 'lease_first',
     'delayed_first', 'in_line', 'queue_0:count', 'queue_0:next_offset', 'queue_0:head_segment',
-    'queue_0:tail_segment', 'queue_0:tail_count')
+    'queue_0:tail_segment', 'queue_0:tail_count', 'queue_0:recut')
   return {
     base = base, now = now_us, ticks = ticks_us, meta = meta,
     rules = rules_of(said[1] or DEFAULT_RULES),

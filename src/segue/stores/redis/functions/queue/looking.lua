@@ -202,7 +202,7 @@ end
 local function fresh_item(q, lane, offset)
   local first = lane.next_offset - lane.count
   if offset < first or offset >= lane.next_offset then return nil end
-  if redis.call('HEXISTS', q.meta, lane.name .. ':recut') == 0 then
+  if not lane.is_recut then
     local number = math.floor(offset / q.rules.segment_size)
     local start = number == lane.head and first or number * q.rules.segment_size
     return redis.call('LINDEX', segment_key(lane, number), offset - start)

@@ -60,7 +60,7 @@ local function purge(base, _, now_us, ticks_us)
       purged = purged + lane.count
       lane.count = 0
     end
-    leave_drained(lane)
+    leave_drained(q, lane)
     save_lane(q, lane)
   end
   for _, id in ipairs(redis.call('HKEYS', base .. ':touched')) do

@@ -41,8 +41,7 @@ local function line_of(q, priority)
       if string.sub(field, 1, 1) == 'h' then
         local key = q.base .. ':held_' .. string.sub(field, 2)
         for _, member in ipairs(redis.call('ZRANGEBYLEX', key, '[' .. mark, '(' .. mark .. ':')) do
-          local turn = tonumber(string.sub(member, 11, 27)) - TURN_SHIFT
-          entries[#entries + 1] = { turn, string.sub(member, 28) }
+          entries[#entries + 1] = { turn_of_member(member), string.sub(member, 28) }
         end
       end
     end
@@ -79,7 +78,7 @@ local function drop(q, count)
       for number, item in ipairs(items) do keep(q, priority, first + number - 1, item) end
       dropped = dropped + #items
     end
-    leave_drained(lane)
+    leave_drained(q, lane)
     save_lane(q, lane)
     if dropped == count then break end
   end

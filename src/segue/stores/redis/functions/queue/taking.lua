@@ -159,7 +159,7 @@ local function take(q, most, settles)
         end
       end
       if changed then
-        leave_drained(lane)
+        leave_drained(q, lane)
         save_lane(q, lane)
       end
       if lane.count == 0 and redis.call('EXISTS', q.base .. ':ready_' .. whole(priority)) == 0 then
