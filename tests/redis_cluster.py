@@ -82,10 +82,10 @@ class RedisCluster:
             == len(running) - MASTERS
         )
 
-    def node_of(self, key: str) -> RedisServer:
-        """Return the master that has `key` now."""
+    def node_of(self, key: str, *, asked: RedisServer | None = None) -> RedisServer:
+        """Return the master that has `key` now, as one of the nodes says."""
         slot = key_slot(key.encode())
-        asked = next(node for node in self.nodes if node.is_running)
+        asked = asked or next(node for node in self.nodes if node.is_running)
         ranges = cast("list[list[object]]", asked.ask("CLUSTER", "SLOTS"))
         for first, last, master, *_ in ranges:
             if cast("int", first) <= slot <= cast("int", last):

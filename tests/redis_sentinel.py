@@ -50,7 +50,7 @@ class RedisSentinels:
         port = max(set(ports), key=ports.count)
         return next(server for server in self.servers if server.port == port)
 
-    def rejoin(self, server: RedisServer) -> None:
+    def restart_as_replica(self, server: RedisServer) -> None:
         """Start a server that was the master as the replica of who is now."""
         # Sentinels would do it, after they have looked on for ten seconds.
         server.settings["replicaof"] = f"{LOOPBACK} {self.master().port}"

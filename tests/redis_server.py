@@ -1,7 +1,10 @@
 """Real servers from a wheel, on the loopback, ended with whoever started them."""
 
+import atexit
 import contextlib
 import ctypes
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,7 +69,10 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, keep_port: bool = False) -> "RedisServer":
-        """Start it and wait until it answers; if its port was taken meanwhile, on another."""
+        """Start it and wait until it answers; if its port was taken meanwhile, on another.
+
+        It ends with the thread that calls this, so that must be one that lasts.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(START_TRIES):
             settings = {
@@ -182,7 +188,15 @@ def eventually(is_true: Callable[[], bool], *, seconds: float = 20.0, what: str 
 def shared_server() -> RedisServer:
     """Return the server that the tests of this process share, each in a namespace of its own."""
     directory = Path(tempfile.mkdtemp(prefix="segue-test-redis-", dir=_fast_place()))
-    return RedisServer(directory).start()
+    server = RedisServer(directory).start()
+    atexit.register(_end, server, os.getpid())
+    return server
+
+
+def _end(server: RedisServer, pid: int) -> None:
+    if os.getpid() == pid:  # A forked child leaves it to its parent.
+        server.kill()
+        shutil.rmtree(server.directory, ignore_errors=True)
 
 
 def _fast_place() -> str | None:

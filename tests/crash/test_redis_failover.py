@@ -29,11 +29,12 @@ from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.redis_cluster import RedisCluster
 from tests.redis_proxy import Proxy
 from tests.redis_sentinel import RedisSentinels
-from tests.redis_server import RedisServer, eventually
+from tests.redis_server import LOOPBACK, RedisServer, eventually
 
 OPTIONS: Final = "retry=30&timeout=1"
 WORKERS: Final = 3
 LIFE_SECONDS_MAX: Final = 0.3
+WAYS_TO_FAIL: Final = ["kill", "freeze"]
 BREAKS: Final = 400 if TORTURE else 30
 BREAK_SECONDS_MAX: Final = 0.3
 
@@ -41,8 +42,12 @@ BREAK_SECONDS_MAX: Final = 0.3
 # Servers -----------------------------------------------------------------------------------
 
 
-def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path) -> None:
-    """With `replicas=1`: kill -9 under load, a replica takes over, the old one comes back."""
+@pytest.mark.parametrize("how", WAYS_TO_FAIL)
+def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path, how: str) -> None:
+    """With `replicas=1`: a master fails under load, a replica takes over, the old one comes back.
+
+    One that only hung wakes up with what it was sent, and with calls nobody waits for any more.
+    """
     with RedisCluster(scratch) as cluster:
         key = base_key("segue", "ring", RING)
         victim = cluster.node_of(key)
@@ -53,9 +58,13 @@ def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path) -
         load = Load(f"{cluster.url}?replicas=1&{OPTIONS}", queue=queue)
         with load.running():
             load.wait_for_progress()
-            victim.kill()
-            eventually(lambda: cluster.node_of(key) is not victim, what="a replica took over")
-            victim.restart()
+            _fail(victim, how)
+            others = [node for node in cluster.nodes if node is not victim]
+            eventually(lambda: cluster.node_of(key, asked=others[0]) is not victim, what="failover")
+            if how == "kill":
+                victim.restart()
+            else:
+                victim.thaw()
             cluster.wait_until_whole()
             load.wait_for_progress()
         load.check()
@@ -84,17 +93,29 @@ def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path)
         assert store.lock(LOCK).acquire(wait=0).token > held.token
 
 
-def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path) -> None:
+@pytest.mark.parametrize("how", WAYS_TO_FAIL)
+def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path, how: str) -> None:
     with RedisSentinels(scratch) as sentinels:
         victim = sentinels.master()
         load = Load(f"{sentinels.url}?replicas=1&{OPTIONS}", queue="mail")
         with load.running():
             load.wait_for_progress()
-            victim.kill()
+            _fail(victim, how)
             eventually(lambda: sentinels.master() is not victim, what="another master")
-            sentinels.rejoin(victim)
+            if how == "kill":
+                sentinels.restart_as_replica(victim)
+            else:
+                victim.thaw()
+                victim.ask("REPLICAOF", LOOPBACK, sentinels.master().port)
             load.wait_for_progress()
         load.check()
+
+
+def _fail(server: RedisServer, how: str) -> None:
+    if how == "kill":
+        server.kill()
+    else:
+        server.freeze()
 
 
 def test_a_server_that_syncs_what_it_says_keeps_it_through_a_kill(scratch: Path) -> None:
@@ -135,7 +156,7 @@ def test_a_frozen_replica_confirms_nothing(scratch: Path) -> None:
     with (
         RedisServer(scratch / "master", settings) as master,
         RedisServer(
-            scratch / "replica", {**settings, "replicaof": f"127.0.0.1 {master.port}"}
+            scratch / "replica", {**settings, "replicaof": f"{LOOPBACK} {master.port}"}
         ) as replica,
     ):
         eventually(lambda: replica.facts("replication")["master_link_status"] == "up")

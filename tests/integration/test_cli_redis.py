@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ import pytest
 from segue.cli import places
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, Answer, ask, fill
+from tests.redis_cluster import RedisCluster
+from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
 
 PASSWORD: Final = "open-sesame"
@@ -46,9 +49,9 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> str:
+def directory(scratch: Path) -> str:
     """Where a store is, or will be, that is a directory."""
-    return str(tmp_path / "data")
+    return str(scratch / "data")
 
 
 def done(*words: str | Path, stdin: bytes = b"") -> Answer:
@@ -293,20 +296,21 @@ def test_verify_checks_the_queues_of_a_server(url: str, tmp_path: Path) -> None:
     assert list(done("verify", log, "--json").json) == ["logs", "damage"]
 
 
-def test_verify_ends_with_damage_where_a_queue_contradicts_itself(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_ends_with_damage_where_a_queue_contradicts_itself(url: str) -> None:
     """With exit code 1 and a line for each thing found, as of logs."""
-    done("queue", "push", url, "jobs", "x")
-    problem = "2 are counted as ready, and 1 is there"
-    monkeypatch.setattr("segue.stores.redis.audit.audit_store", lambda _: {"jobs": [problem]})
+    done("queue", "push", url, "jobs", "x", "y")
+    done("queue", "push", url, "other", "x")
+    namespace = url.partition("=")[2]
+    with shared_server().client() as client:
+        assert client.delete(f"{namespace}:{{queue:jobs}}:lanes")
     answer = ask("verify", url)
+    first, second, *damage = answer.fields
 
     assert (answer.code, answer.err) == (ExitCode.DAMAGE_FOUND, "")
-    assert answer.fields == [
-        ["queue", url, "jobs", "damaged", "1"],
-        ["damage", f"{url} jobs", "-", "-", "-", problem],
-    ]
+    assert first == ["queue", url, "jobs", "damaged", str(len(damage))]
+    assert second == ["queue", url, "other", "intact", "0"]
+    assert [row[:5] for row in damage] == [["damage", f"{url} jobs", "-", "-", "-"]] * len(damage)
+    assert all(row[5] for row in damage)
 
 
 # Tasks -------------------------------------------------------------------------------------
@@ -425,6 +429,52 @@ def test_a_worker_may_be_given_the_store_of_a_server(
     assert not Path(directory).exists()
 
 
+# Every way to name a server ----------------------------------------------------------------
+
+
+@contextmanager
+def _cluster(place: Path) -> Iterator[str]:
+    with RedisCluster(place) as cluster:
+        yield cluster.url
+
+
+@contextmanager
+def _sentinel(place: Path) -> Iterator[str]:
+    with RedisSentinels(place) as sentinels:
+        yield sentinels.url
+
+
+@contextmanager
+def _unix(place: Path) -> Iterator[str]:
+    with RedisServer(place, {"unixsocket": str(place / "server.sock")}):
+        yield f"unix://{place}/server.sock"
+
+
+SERVERS: Final = {"cluster": (_cluster, 3), "sentinel": (_sentinel, 1), "unix": (_unix, 1)}
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_every_kind_of_server_is_a_store(kind: str, scratch: Path, make_shop: MakeShop) -> None:
+    """Queues, topics, locks and tasks; and `info` says which kind it is."""
+    opened, nodes = SERVERS[kind]
+    with opened(scratch / "server") as url:
+        done("queue", "push", url, "jobs", "x", "y")
+        done("topic", "append", url, "orders", stdin=b"x\n")
+        done("ring", "create", url, "events", "--capacity", "4")
+        locked = ask("lock", "run", url, "nightly", "--", "true")
+        shop = make_shop(url)
+        task_id = done("task", "enqueue", shop, "add", "[1, 2]").lines[0]
+        worked = ask("worker", shop, "--burst")
+        info = done("info", url, "--json").json
+
+        assert done("queue", "pop", url, "jobs").lines == ["x"]
+        assert done("topic", "cat", url, "orders").lines == ["x"]
+        assert (locked.code, worked.code) == (0, 0)
+        assert done("task", "show", url, task_id, "--json").json["result"] == 3
+        assert {row[3] for row in done("verify", url).fields} == {"intact"}
+        assert (info["url"], info["kind"], info["nodes"]) == (url, kind, nodes)
+
+
 # Errors ------------------------------------------------------------------------------------
 
 
@@ -467,6 +517,18 @@ def test_a_server_that_cannot_be_reached_is_one_line(
 
     assert (answer.code, said in answer.err) == (ExitCode.STORAGE, True), answer.err
     assert PASSWORD not in answer.err
+
+
+def test_workers_and_apps_say_that_their_server_cannot_be_reached(make_shop: MakeShop) -> None:
+    """A worker that cannot even begin ends; one that is at work waits for it."""
+    url = f"redis://:{PASSWORD}@{LOOPBACK}:{free_port()}?retry=0.05"
+    shop = make_shop(url)
+    answers = [ask("worker", shop), ask("task", "enqueue", shop, "add", "[1, 2]")]
+
+    for answer in answers:
+        assert answer.code == ExitCode.STORAGE
+        assert "refused" in answer.err.splitlines()[-1]
+        assert PASSWORD not in answer.err
 
 
 @pytest.mark.parametrize(

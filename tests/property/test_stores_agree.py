@@ -18,11 +18,11 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hypothesis import note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from segue import Item, QueueRules
 from segue.delivery.message import DeadLetter, Message, MessageId
@@ -31,7 +31,7 @@ from segue.errors import LeaseLost, QueueFull, QueueLocked, SegueError, StoreClo
 from segue.stores.contract import MessageState, MessageStatus, Outcome, Queue, Store
 from segue.stores.job import Job
 from segue.testing import ManualClock
-from tests.contract.worlds import FileWorld, RedisWorld
+from tests.contract.worlds import FileWorld, RedisWorld, World
 from tests.property.test_queue_model import scratch_directory
 
 T = TypeVar("T")
@@ -114,14 +114,17 @@ class TwinMachine(RuleBasedStateMachine):
         super().__init__()
         self.scratch = scratch_directory()
         self.clock = ManualClock()
-        self.worlds = (FileWorld(self.scratch / "data", sync="os"), RedisWorld(self.scratch))
+        self.worlds: tuple[FileWorld, RedisWorld] = (
+            FileWorld(self.scratch / "data", sync="os"),
+            RedisWorld(self.scratch),
+        )
         for world in self.worlds:
             world.clock = self.clock
         self.stores: list[list[Store]] = [[world.open(), world.open()] for world in self.worlds]
         self.queues: list[list[Queue]] = [
             [store.queue("jobs") for store in stores] for stores in self.stores
         ]
-        self.rules = QueueRules()
+        self.known_rules = QueueRules()
         self.leases: list[Lease] = []
         """All that were ever taken."""
         self.ids: list[MessageId] = []
@@ -131,6 +134,16 @@ class TwinMachine(RuleBasedStateMachine):
         self.steps = 0
         self.edges: set[int] = set()
         """Times at which something happens by the clock alone."""
+
+    @initialize(rules=st.none() | RULES)
+    def begin(self, rules: QueueRules | None) -> None:
+        """Let the queue have rules before there is anything in it, or none."""
+        if rules is not None:
+            self.configure(0, rules)
+
+    def places(self) -> list[tuple[World, list[Store]]]:
+        """Return both worlds, each with its handles."""
+        return list(zip(self.worlds, self.stores, strict=True))
 
     # Twice ---------------------------------------------------------------------------------
 
@@ -177,7 +190,7 @@ class TwinMachine(RuleBasedStateMachine):
     def pushed(self, handle: int, items: list[Item], call: Callable[[Queue], object]) -> None:
         self.has_groups |= any(item.group for item in items)
         if any(item.key for item in items):
-            self.edges.add(self.clock() + round(self.rules.dedup_window * 1_000_000))
+            self.edges.add(self.clock() + round(self.known_rules.dedup_window * 1_000_000))
         self.same(handle, call)
         self.was_pushed |= bool(items)
 
@@ -273,7 +286,7 @@ class TwinMachine(RuleBasedStateMachine):
         self, handle: int, number: int, outcome: Outcome, delay: float | None, reason: str
     ) -> None:
         lease = self.lease_at(number)
-        if delay is None and self.rules.backoff_jitter:
+        if delay is None and self.known_rules.backoff_jitter:
             delay = 1  # By chance they would not agree.
         self.both(
             handle,
@@ -297,13 +310,15 @@ class TwinMachine(RuleBasedStateMachine):
 
     @rule(handle=HANDLES, rules=RULES)
     def configure(self, handle: int, rules: QueueRules) -> None:
-        self.rules = rules
+        self.known_rules = rules
         self.same(handle, lambda queue: queue.configure(rules))
         self.same(1 - handle, lambda queue: queue.rules)
 
     @rule(handle=HANDLES, places=st.sampled_from([1, 2, 3]), capacity=st.sampled_from([None, 3, 9]))
     def configure_a_little(self, handle: int, places: int, capacity: int | None) -> None:
-        self.configure(handle, replace(self.rules, group_concurrency=places, capacity=capacity))
+        self.configure(
+            handle, replace(self.known_rules, group_concurrency=places, capacity=capacity)
+        )
 
     @rule(handle=HANDLES, is_paused=st.booleans())
     def pause(self, handle: int, is_paused: bool) -> None:
@@ -342,15 +357,15 @@ class TwinMachine(RuleBasedStateMachine):
     def remove(self, handle: int) -> None:
         """Remove the queue: the handle it was removed by is of no use, and there is a new one."""
         self.clock.advance(ms=1)
-        for world, stores in zip(self.worlds, self.stores, strict=True):
+        for world, stores in self.places():
             world.crash(stores[1 - handle])
         answers = [stores[handle].remove_queue("jobs") for stores in self.stores]
         assert answers[0] == answers[1] or not self.was_pushed
         self.was_pushed = False
         self.same(handle, lambda queue: queue.count())
-        for world, stores in zip(self.worlds, self.stores, strict=True):
+        for world, stores in self.places():
             stores[1 - handle] = world.open()
-        self.rules = QueueRules()
+        self.known_rules = QueueRules()
         self.queues = [[store.queue("jobs") for store in stores] for stores in self.stores]
 
     # Time and processes --------------------------------------------------------------------
@@ -370,13 +385,13 @@ class TwinMachine(RuleBasedStateMachine):
 
     @rule(handle=HANDLES, crash=st.booleans())
     def reopen(self, handle: int, crash: bool) -> None:
-        for place, world in enumerate(self.worlds):
+        for (world, stores), queues in zip(self.places(), self.queues, strict=True):
             if crash:
-                world.crash(self.stores[place][handle])
+                world.crash(stores[handle])
             else:
-                self.stores[place][handle].close()
-            self.stores[place][handle] = world.open()
-            self.queues[place][handle] = self.stores[place][handle].queue("jobs")
+                stores[handle].close()
+            stores[handle] = world.open()
+            queues[handle] = stores[handle].queue("jobs")
 
     # Looking -------------------------------------------------------------------------------
 
@@ -395,7 +410,10 @@ class TwinMachine(RuleBasedStateMachine):
 
     @rule(handle=HANDLES, lane=st.sampled_from(["0", "1", "5", "7", "later"]), offset=COUNTS)
     def look_up_anything(self, handle: int, lane: str, offset: int) -> None:
-        self.same(handle, lambda queue: self.plain_status(queue.look_up(MessageId(f"{lane}-{offset - 1}"))))
+        self.same(
+            handle,
+            lambda queue: self.plain_status(queue.look_up(MessageId(f"{lane}-{offset - 1}"))),
+        )
 
     @invariant()
     def all_that_can_be_seen_is_the_same(self) -> None:
@@ -411,8 +429,13 @@ class TwinMachine(RuleBasedStateMachine):
         self.edges.update(each.due_us for each in found if each.due_us is not None)
         expiring = (each.message.expires_us for each in found)
         self.edges.update(edge_us for edge_us in expiring if edge_us is not None)
-        self.ids = [*(each.message.id for each in found), *(lease.jobs[0].id for lease in self.leases[-5:])]
-        self.same(handle, lambda queue: [*map(self.plain_status, map(queue.look_up, self.ids[-8:]))])
+        self.ids = [
+            *(each.message.id for each in found),
+            *(lease.jobs[0].id for lease in self.leases[-5:]),
+        ]
+        self.same(
+            handle, lambda queue: [*map(self.plain_status, map(queue.look_up, self.ids[-8:]))]
+        )
 
     def plain_page(self, queue: Queue) -> object:
         return [*map(self.plain_status, in_any_order(queue.browse(limit=1000)))]
@@ -435,7 +458,8 @@ class TwinMachine(RuleBasedStateMachine):
         state = queue.state()
         if not self.has_groups:
             return state
-        return Counter(repr(item) for name, items in state.items() if "_seg_" in name for item in items)  # type: ignore[attr-defined]
+        segments = [items for name, items in state.items() if "_seg_" in name]
+        return Counter(repr(item) for items in segments for item in cast("list[object]", items))
 
     def teardown(self) -> None:
         try:

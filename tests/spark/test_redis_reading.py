@@ -1,8 +1,6 @@
 """Batch reads from a server: the same tables as from a directory with the same in it."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,9 +74,7 @@ def fill(store: Store) -> None:
 
 
 @pytest.fixture(scope="module")
-def tables(
-    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Table, Table]:
+def tables(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
     """A server and a directory with the same in them, which no test changes."""
     path = str(tmp_path_factory.mktemp("reading") / "store")
     url = fresh_url()

@@ -332,6 +332,8 @@ def test_a_manifest_that_makes_no_sense_is_damage(
     with pytest.raises(CorruptManifest):
         topic.info()
 
+    assert topic._core.store.topics() == ["orders"]
+
 
 def test_a_group_whose_state_is_lost_begins_anew(topic: RedisTopic, client: "redis.Redis") -> None:
     """With tokens that are far beyond all that were given; who was there comes back."""
@@ -436,6 +438,52 @@ def test_an_old_manifest_is_refused(topic: RedisTopic, world: RedisWorld) -> Non
         door(there).append(batch, version=1, room=room.room_by(TopicRules()))
 
     assert there.append(b"b", key=b"a").partition == 1
+
+
+# What a replica did not have yet ------------------------------------------------------------
+
+
+def test_a_topic_whose_manifest_is_older_than_its_partitions_goes_on(
+    topic: RedisTopic, client: "redis.Redis"
+) -> None:
+    """A replica that took over may lack what partitions, elsewhere, were told of."""
+    topic.append(b"a")
+    topic.configure(SMALL)
+    client.hset(f"{topic._core.base}:manifest", "version", "1")
+    topic._core.forget_manifest()
+    topic.append(b"b")
+
+    assert values(topic.records()) == [b"a", b"b"]
+    assert topic.info().version == 2
+
+
+def test_a_group_whose_tokens_are_older_than_its_partitions_goes_on(topic: RedisTopic) -> None:
+    """Its next tokens are beyond all that were seen."""
+    fill(topic, 3)
+    group = topic.group("workers")
+    group.join().close()
+    door(topic).hold("group.workers", 900)
+    member = group.join()
+    found = member.poll()
+    member.commit()
+
+    assert len(found) == 3
+    assert member.assignment[0] > 900
+    assert committed(group.lag()) == {0: 3}
+
+
+def test_a_producer_whose_epoch_is_older_than_its_partitions_goes_on(
+    topic: RedisTopic, client: "redis.Redis"
+) -> None:
+    """As long as the name is its own."""
+    with topic.producer("importer") as producer:
+        producer.append(b"a", sequence=0)
+    client.hset(f"{topic._core.base}:producer_importer", "epoch", "0")
+    client.hset(f"{door(topic).base}:producers", mapping={str(producer._number): f"50 {0:019d}"})
+    with topic.producer("importer") as producer:
+        found = [producer.append(b"a", sequence=0), producer.append(b"b", sequence=1)]
+
+    assert found == [None, (0, 1)]
 
 
 # Large -------------------------------------------------------------------------------------

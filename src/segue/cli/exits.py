@@ -74,7 +74,7 @@ MEANINGS: Final = {
     ExitCode.USAGE: "a wrong argument, or something that can never fit",
     ExitCode.NOT_FOUND: "no such log, store, queue, ring, topic, task, App, file or offset",
     ExitCode.LOCKED: "another process is at it: log, producer or group; or all leases are out",
-    ExitCode.STORAGE: "the operating system refused, or the files cannot be used here",
+    ExitCode.STORAGE: "the system or the server refused, or the files cannot be used here",
     ExitCode.DAMAGE_MET: "damaged data stopped the reading",
     ExitCode.EMPTY: "the queue or ring has nothing to take now",
     ExitCode.FULL: "the queue or ring is full",

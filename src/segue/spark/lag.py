@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
 from segue.clock import Clock, system_clock
 from segue.errors import LogNotFound, SegueError
 from segue.log import Log
+from segue.spark.places import is_server
 from segue.stores.file.store import TOPICS
 from segue.stores.opening import directory_of
 
@@ -76,6 +77,10 @@ def lag_behind(
 
     Topics and partitions that are not in the store at `url` are left out.
     """
+    if is_server(url):
+        from segue.spark.servers.lag import behind
+
+        return [PartitionLag(**each._asdict()) for each in behind(url, offsets)]
     root = directory_of(url) / TOPICS
     now_us = clock()
     found = []

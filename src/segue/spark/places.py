@@ -48,6 +48,13 @@ def open_place(
     return open_directory(directory_of(url), sync=sync, create=False, allow_network=allow_network)
 
 
+def place_options(url: str, *, allow_network: bool) -> dict[str, str]:
+    """Return the options that say where a table is."""
+    if is_server(url):
+        return {"url": url}
+    return {"url": url, "allowNetwork": str(allow_network).lower()}
+
+
 def require_directory(url: str, what: str) -> None:
     """Raise InvalidArgument for a server, where `what` cannot be had."""
     if is_server(url):

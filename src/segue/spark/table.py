@@ -34,6 +34,7 @@ def table(
     InvalidArgument, LogNotFound, CorruptManifest.
     """
     from segue.spark.jobs.manifests import Archive
+    from segue.spark.places import absolute
     from segue.stores.opening import directory_of
 
     schema = _schema(columns)
@@ -46,7 +47,7 @@ def table(
         parts.append(spark.read.schema(schema).parquet(*paths))
     if ranges:
         options = {
-            "url": str(directory_of(url).absolute()),
+            "url": absolute(url),
             "topic": topic,
             "partitions": ",".join(ranges),
             "startingOffsets": json.dumps({each: start for each, (start, _) in ranges.items()}),
@@ -74,9 +75,9 @@ def _live(
 ) -> dict[str, tuple[int, int]]:
     """Return from where to where each partition is read that has anything to read."""
     from segue.spark.jobs.histories import require_there
-    from segue.stores.opening import directory_of, open_directory
+    from segue.spark.places import open_place
 
-    with open_directory(directory_of(url), create=False) as store:
+    with open_place(url) as store:
         require_there(store, "topic", name)
         topic = store.topic(name)
         firsts, nexts = topic.offsets("earliest"), topic.offsets("latest")

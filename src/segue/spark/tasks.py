@@ -24,9 +24,9 @@ def tasks(spark: "SparkSession", url: str, *, events: bool = False) -> "DataFram
     from pyspark.sql import Window
     from pyspark.sql import functions as sql
 
-    from segue.stores.opening import directory_of
+    from segue.spark.places import absolute
 
-    read = spark.read.format("segue").option("url", str(directory_of(url).absolute()))
+    read = spark.read.format("segue").option("url", absolute(url))
     rows = (
         read.option("topic", TASKS_TOPIC)
         .option("valueFormat", "string")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -16,8 +16,12 @@ from segue.log.options import SyncName
 from segue.spark.jobs.histories import History, Plan, QueueHistory, TopicHistory, require_there
 from segue.spark.jobs.manifests import Archive, ArchiveKind, DataFile, Manifest, Ranges
 from segue.spark.jobs.running import spark_directory, spark_errors
+from segue.spark.places import absolute, open_place, require_directory
 from segue.stores.file.store import FileStore
-from segue.stores.opening import directory_of, open_directory
+from segue.stores.opening import directory_of
+
+if TYPE_CHECKING:
+    from segue.stores.redis.store import RedisStore
 
 READER: Final = "archive"
 _DATE: Final = (
@@ -77,8 +81,10 @@ def archive(
     if until is not None and until.tzinfo is None:
         raise InvalidArgument(f"until needs a time zone: {until.isoformat()}")
     place = Archive(directory_of(to), sync=sync != "os")
-    root = directory_of(url).absolute()  # Executors may be at work elsewhere.
-    with spark_errors(), open_directory(root, sync=sync, create=False) as store:
+    if kind == "queue":
+        require_directory(url, "archiving a queue")
+    root = absolute(url)  # Executors may be at work elsewhere.
+    with spark_errors(), open_place(root, sync=sync) as store:
         require_there(store, kind, name)
         with place.alone():
             before = place.manifests(kind, name)
@@ -88,7 +94,7 @@ def archive(
                 plan = history.plan(last, until=until, skip_trimmed=skip_trimmed)
                 files: Sequence[DataFile] = ()
                 if plan.is_needed:
-                    files = _add(spark, str(root), place, history, plan, run=len(before) + 1)
+                    files = _add(spark, root, place, history, plan, run=len(before) + 1)
                 history.follow(plan.ends)
                 freed_segments, freed_bytes = history.clean() if clean else (0, 0)
     return ArchiveReport(
@@ -114,9 +120,13 @@ def _what(topic: str | None, queue: str | None) -> tuple[ArchiveKind, str]:
 
 
 @contextmanager
-def _history(store: FileStore, kind: ArchiveKind, name: str, reader: str) -> Iterator[History]:
+def _history(
+    store: "FileStore | RedisStore", kind: ArchiveKind, name: str, reader: str
+) -> Iterator[History]:
     history: History = (
-        QueueHistory(store, name) if kind == "queue" else TopicHistory(store, name, reader)
+        QueueHistory(store, name)
+        if kind == "queue" and isinstance(store, FileStore)
+        else TopicHistory(store, name, reader)
     )
     try:
         yield history

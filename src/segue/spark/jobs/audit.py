@@ -27,6 +27,7 @@ from segue.log.disk import Disk, storage_errors
 from segue.log.layout import is_name, segment_id
 from segue.spark.jobs.order import disorder_of, order_tasks
 from segue.spark.jobs.tasks import packed, rows_of
+from segue.spark.places import require_directory
 from segue.spark.planning import Task
 from segue.spark.schema import arrow_schema
 from segue.stores.file.store import LOCKS, QUEUES, RINGS, TOPICS
@@ -121,6 +122,7 @@ def audit(
 
     Raises LogNotFound for what is not there.
     """
+    require_directory(os.fspath(url), "an audit")
     root = directory_of(url).absolute()
     if not (root / "segue.toml").exists():
         raise LogNotFound(f"there is no store at {root}")

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -15,6 +15,10 @@ from segue.spark.jobs.manifests import ArchiveKind, Manifest, Ranges
 from segue.spark.strands import DEAD, LATER
 from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import FileStore
+from segue.stores.topic_contract import Topic
+
+if TYPE_CHECKING:
+    from segue.stores.redis.store import RedisStore
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +75,7 @@ class History(Protocol):
         """Let go of everything."""
 
 
-def require_there(store: FileStore, kind: ArchiveKind, name: str) -> None:
+def require_there(store: "FileStore | RedisStore", kind: ArchiveKind, name: str) -> None:
     """Raise TopicNotFound or InvalidArgument unless there is such a topic or queue."""
     if kind == "topic":
         if name not in store.topics():
@@ -86,16 +90,16 @@ class TopicHistory:
 
     kind: ArchiveKind = "topic"
 
-    def __init__(self, store: FileStore, name: str, reader: str) -> None:
+    def __init__(self, store: "FileStore | RedisStore", name: str, reader: str) -> None:
         self.name = name
-        self._topic = store.topic(name)
+        self._topic: Topic = store.topic(name)
         self._store = store
         # From here on nothing is deleted that it has not left behind.
         self._reader = self._topic.reader(reader)
 
     def plan(self, last: Manifest | None, *, until: datetime | None, skip_trimmed: bool) -> Plan:
         topic = self._topic
-        if self._store.place.is_durable:
+        if isinstance(self._store, FileStore) and self._store.place.is_durable:
             topic.flush()
         stops = dict(topic.offsets("latest"))
         if until is not None:

@@ -31,10 +31,10 @@ from segue.errors import InvalidArgument, QueueFull
 from segue.spark.jobs.state_scan import Member, Outline, outline_of
 from segue.spark.jobs.tasks import packed, rows_of
 from segue.spark.options import WriteOptions
+from segue.spark.places import place_options
 from segue.spark.schema import arrow_schema
-from segue.spark.sink.commit import Committer
 from segue.spark.sink.staging import WriteId
-from segue.stores import migration
+from segue.stores import migration, opening
 from segue.stores.migration import (
     METADATA,
     Format,
@@ -43,7 +43,7 @@ from segue.stores.migration import (
     body_of,
     parse_state,
 )
-from segue.stores.opening import directory_of, open_directory
+from segue.stores.opening import directory_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +108,7 @@ def migrate(
     options = WriteOptions(
         url=os.fspath(url), kind="queue", name=queue, allows_network=allow_network
     )
-    is_repeated = Committer(options).is_done(WriteId(query=f"write {write_id}"))
+    is_repeated = committer(options).is_done(WriteId(query=f"write {write_id}"))
     pushed = 0
     if not dry_run and not is_repeated:
         _prepare(options, state)
@@ -116,9 +116,8 @@ def migrate(
             rows_of(spark, tasks, _messages, _MESSAGE)
             .write.format("segue")
             .mode("append")
-            .option("url", os.fspath(url))
+            .options(**place_options(os.fspath(url), allow_network=allow_network))
             .option("queue", queue)
-            .option("allowNetwork", str(allow_network).lower())
             .option("writeId", write_id)
             .save()
         )
@@ -233,7 +232,7 @@ def _bytes_at(path: Path, start: int, stop: int) -> bytes:
 
 def _prepare(options: WriteOptions, state: _State) -> None:
     """Have a queue that the items fit in; a new one with the state's segment size."""
-    with open_directory(directory_of(options.url), allow_network=options.allows_network) as store:
+    with opening.open(options.url, allow_network=options.allows_network) as store:
         is_new = options.name not in store.queues()
         queue = store.queue(options.name)
         if is_new and state.segment_size not in {None, SEGMENT_SIZE_DEFAULT}:

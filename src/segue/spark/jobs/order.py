@@ -26,7 +26,7 @@ from segue.spark.options import ReadOptions
 from segue.spark.planning import Task, plan
 from segue.spark.reading import read_task
 from segue.spark.schema import arrow_schema
-from segue.spark.strands import opened_shelf
+from segue.spark.strands import Strand, opened_shelf
 from segue.stores.file.topics.columns import Parts, lengths_in
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def order_tasks(url: str, topic: str, *, allow_network: bool) -> list[Task]:
                 strand, decoder=_FactDecoder(topic=label.name, partition=int(label.number))
             )
             for label, strand in shelf.strands().items()
+            if isinstance(strand, Strand)
         }
         ends = {label: (strand.first, strand.end) for label, strand in strands.items()}
         return plan(options, strands, ends)

@@ -17,10 +17,11 @@ from segue.spark.jobs.histories import QUEUE_SCHEMA, TOPIC_SCHEMA, require_there
 from segue.spark.jobs.manifests import Archive
 from segue.spark.jobs.running import spark_errors, spark_files
 from segue.spark.options import write_options
+from segue.spark.places import absolute, is_server, open_place
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import COLUMNS
 from segue.spark.sink.staging import WriteId
-from segue.stores.opening import directory_of, open_directory
+from segue.stores.opening import directory_of
 
 FileFormat = Literal["parquet", "json", "csv"]
 _FORMATS: Final[Mapping[str, FileFormat]] = {
@@ -81,10 +82,12 @@ def replay(
     kind, name = _target(topic, queue)
     if limit is not None and limit < 0:
         raise InvalidArgument(f"limit must not be negative: {limit}")
-    root = directory_of(url).absolute()  # Executors may be at work elsewhere.
-    with open_directory(root, sync=sync, create=False) as store:
+    root = absolute(url)  # Executors may be at work elsewhere.
+    with open_place(root, sync=sync) as store:
         require_there(store, kind, name)
-    options = {"url": str(root), kind: name, "sync": sync}
+    options = {"url": root, kind: name}
+    if not is_server(root):
+        options["sync"] = sync
     if write_id is not None:
         options["writeId"] = write_id
     with spark_errors():

@@ -24,6 +24,7 @@ from segue.spark.jobs.ledger import BURIED, DELIVERIES, ENDS, EVENT, POPPED, RET
 from segue.spark.jobs.report_sections import Tables, page_of
 from segue.spark.jobs.tasks import rows_of
 from segue.spark.jobs.triage import pattern_of
+from segue.spark.places import require_directory
 from segue.spark.reading import read_task
 from segue.stores.opening import directory_of, open_directory
 
@@ -66,6 +67,7 @@ def report(
     What an earlier report left there is replaced. Raises LogNotFound, TopicNotFound, and
     InvalidArgument if something else is there.
     """
+    require_directory(os.fspath(url), "a report")
     root = directory_of(url).absolute()
     target = directory_of(to).absolute()
     topics, queues = _chosen(root, topic, queue, allow_network=allow_network)

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark calls it
 
 from segue.delivery.message import DeadLetter
 from segue.errors import InvalidArgument, LogNotFound
+from segue.spark.places import open_place, place_options
 from segue.stores.contract import RedriveReport
-from segue.stores.opening import directory_of, open_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,9 +52,8 @@ def dead_letters(
     """Return the dead letters of a queue, each with its `pattern` and its `group`."""
     letters = (
         spark.read.format("segue")
-        .option("url", os.fspath(url))
+        .options(**place_options(os.fspath(url), allow_network=allow_network))
         .option("dead_letters", queue)
-        .option("allowNetwork", str(allow_network).lower())
         .load()
     )
     pattern = pattern_of(F.coalesce(F.col("reason"), F.lit("")))
@@ -197,7 +196,7 @@ def _with_queue(
     *,
     allow_network: bool,
 ) -> _T:
-    with open_directory(directory_of(url), create=False, allow_network=allow_network) as store:
+    with open_place(os.fspath(url), allow_network=allow_network) as store:
         if name not in store.queues():
             raise LogNotFound(f"there is no queue {name} in {store.url}")
         return act(store.queue(name))

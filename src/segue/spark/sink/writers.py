@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from segue.errors import InvalidArgument
 from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.spark.options import WriteOptions
+from segue.spark.places import is_server
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import check_columns
 from segue.spark.sink.staging import Stage, StagedFile, WriteId
@@ -23,6 +24,8 @@ from segue.stores.opening import directory_of, open_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from segue.spark.sink.server import ServerCommitter
 
 MARK_BYTES_MAX: Final = 1024
 """What the first record of a segment says of its adoption, at most."""
@@ -51,6 +54,10 @@ class _Writer:
 
     def stage(self, rows: "Iterator[pa.RecordBatch]", write: WriteId) -> Staged:
         """Write the rows of a task aside."""
+        if is_server(self._options.url):
+            from segue.spark.sink.server import ServerStage
+
+            return Staged(write, ServerStage(self._options, write, self._partitions).write(rows))
         stage = Stage(self._options, write, self._partitions, self._record_bytes_max)
         return Staged(write, stage.write(rows))
 
@@ -60,6 +67,13 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
 
     Return its partitions, and how large a record may be.
     """
+    if is_server(options.url):
+        from segue.spark.sink.server import opened
+
+        with opened(options) as (_, target):
+            partitions, record_bytes_max = target.partitions, target.block.record_bytes_max
+        committer(options).recover()
+        return partitions, record_bytes_max
     with open_directory(
         directory_of(options.url),
         sync=options.sync,
@@ -75,6 +89,15 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
             partitions, record_bytes_max = 0, lane.log.writer.new_segment_bytes_max
     Committer(options).recover()
     return partitions, record_bytes_max - MARK_BYTES_MAX
+
+
+def committer(options: WriteOptions) -> "Committer | ServerCommitter":
+    """Return what makes writes happen where the options say."""
+    if is_server(options.url):
+        from segue.spark.sink.server import ServerCommitter
+
+        return ServerCommitter(options)
+    return Committer(options)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -94,11 +117,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Adopt what all tasks wrote."""
-        Committer(self._options).commit(self._write, _files(messages))
+        committer(self._options).commit(self._write, _files(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave nothing."""
-        Committer(self._options).abort(self._write)
+        committer(self._options).abort(self._write)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -118,13 +141,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Adopt what all tasks wrote, unless this batch has been before."""
         writes = [message.write for message in messages if isinstance(message, Staged)]
         if writes:
-            Committer(self._options).commit(writes[0], _files(messages))
+            committer(self._options).commit(writes[0], _files(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave nothing of a batch that has not happened."""
         for message in messages:
             if isinstance(message, Staged):
-                Committer(self._options).abort(message.write)
+                committer(self._options).abort(message.write)
                 return
 
 

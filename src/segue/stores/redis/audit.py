@@ -274,12 +274,10 @@ def _group_of(item: bytes) -> bytes:
 
 def _audit_keys(portrait: _Portrait) -> Iterator[str]:
     for name, lifetime_ms in portrait.lifetimes_ms.items():
-        for pattern, lives in _NAMES.items():
-            if re.fullmatch(pattern, name, re.DOTALL):
-                break
-        else:
+        kinds = (lives for each, lives in _NAMES.items() if re.fullmatch(each, name, re.DOTALL))
+        lives = next(kinds, None)
+        if lives is None:
             yield f"nobody knows the key {name!r}"
-            continue
         if lives == _NEVER and lifetime_ms >= 0:
             yield f"the server forgets {name!r} in {lifetime_ms} ms"
         if lives == _ALWAYS and lifetime_ms == -1:
@@ -306,10 +304,10 @@ def _audit_lanes(portrait: _Portrait) -> Iterator[str]:
         said = re.fullmatch(r"queue_(\d+):.*", name)
         if said and int(said[1]) not in portrait.lanes:
             yield f"{name} is set, and {said[1]} is not among the lanes"
-    for name in portrait.lifetimes_ms:
-        segment = re.fullmatch(rb"queue_(\d+)_seg_\d+", name)
+    for key in portrait.lifetimes_ms:
+        segment = re.fullmatch(rb"queue_(\d+)_seg_\d+", key)
         if segment and int(segment[1]) not in portrait.lanes:
-            yield f"{name!r} is of no lane"
+            yield f"{key!r} is of no lane"
     for priority, lane in portrait.lanes.items():
         for problem in _audit_lane(lane, size):
             yield f"priority {priority}: {problem}"
@@ -459,5 +457,5 @@ def _audit_kept(portrait: _Portrait) -> Iterator[str]:
             yield f"{name} is {said}, and what is kept says otherwise"
     for lane, size in sizes.items():
         yield f"{size} bytes are kept of lane {lane}, and not counted"
-    for name in portrait.kept.keys() & portrait.touched.keys():
-        yield f"{name!r} is kept as settled, and alive"
+    for key in portrait.kept.keys() & portrait.touched.keys():
+        yield f"{key!r} is kept as settled, and alive"

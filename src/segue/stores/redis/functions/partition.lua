@@ -36,6 +36,7 @@ local PARTS = {':slots', ':batches', ':payload'}
 local ROUSED_MAX = 1000       -- readers that one append wakes; the others look for themselves
 local DROPPED_MAX = 256       -- segments that one call deletes
 local SURVEYED_MAX = 1000     -- segments that one call tells of
+local FITTED_MAX = 4194304    -- bytes of a string that is cut to size: more takes too long to copy
 local ADOPTIONS_MAX = 65536   -- adoptions that are remembered, the latest ones
 
 local function head_of(base)
@@ -75,7 +76,8 @@ end
 
 local function batch_at(key, number)
   local start = number * BATCH_BYTES
-  return struct.unpack(BATCH, redis.call('GETRANGE', key .. ':batches', start, start + BATCH_BYTES - 1))
+  local stop = start + BATCH_BYTES - 1
+  return struct.unpack(BATCH, redis.call('GETRANGE', key .. ':batches', start, stop))
 end
 
 local function batches_in(key)
@@ -96,12 +98,15 @@ local function batch_of(key, index)
   return last_batch(key, 0, function(first) return first <= index end)
 end
 
--- Close the segment that takes records. What was appended to piece by piece has room to spare.
+-- Close the segment that takes records. What was appended to piece by piece has room to spare, up
+-- to as much as it holds.
 local function seal(base, head)
   local key = segment_key(base, head.segment)
   for _, part in ipairs(PARTS) do
-    local text = redis.call('GET', key .. part)
-    if text then redis.call('SET', key .. part, text) end
+    local size = redis.call('STRLEN', key .. part)
+    if size > 0 and size <= FITTED_MAX then
+      redis.call('SET', key .. part, redis.call('GET', key .. part))
+    end
   end
   redis.call('HSET', base .. ':segments', whole(head.segment),
     struct.pack(FACTS, facts_of(base, head, head.segment)))
@@ -137,11 +142,12 @@ local function append(base, argv, now_us, ticks_us)
   local version, items_max, bytes_max = tonumber(argv[4]), tonumber(argv[5]), tonumber(argv[6])
   local overhead, age_us_max = tonumber(argv[7]), tonumber(argv[8])
   local slots, payload = argv[9], argv[10]
-  local producer, epoch, before, after, adoption = argv[11], tonumber(argv[12]), argv[13], argv[14], argv[15]
+  local producer, epoch, before, after = argv[11], tonumber(argv[12]), argv[13], argv[14]
+  local adoption = argv[15]
   local head = head_of(base)
   if producer ~= '' then
     local seen_epoch, sequence = producer_of(base, producer)
-    if seen_epoch > epoch then return redis.error_reply('SEGUEFENCED') end
+    if seen_epoch > epoch then return redis.error_reply('SEGUEFENCED ' .. whole(seen_epoch)) end
     if sequence ~= before then return {-1, sequence} end
   end
   if adoption ~= '' then
@@ -179,7 +185,7 @@ end
 local function meet(base, argv)
   local epoch = tonumber(argv[5])
   local seen_epoch, sequence = producer_of(base, argv[4])
-  if seen_epoch > epoch then return redis.error_reply('SEGUEFENCED') end
+  if seen_epoch > epoch then return redis.error_reply('SEGUEFENCED ' .. whole(seen_epoch)) end
   if seen_epoch < epoch then note_producer(base, argv[4], epoch, sequence) end
   return sequence
 end
@@ -258,7 +264,9 @@ local function read(base, argv, _, ticks_us)
   if offset == head.next and waiter ~= '' then
     enlist(base, 'records', waiter, ticks_us + wait_us, ticks_us)
   end
-  if offset < head.first or offset >= head.next then return {head.first, head.next, head.version} end
+  if offset < head.first or offset >= head.next then
+    return {head.first, head.next, head.version}
+  end
   local id, begin = segment_of(base, head, offset)
   local key = segment_key(base, id)
   local start = batch_of(key, offset - begin)
@@ -343,7 +351,8 @@ local function set_place(base, head, mark, offset)
 end
 
 local function is_fenced(base, mark, token)
-  return token ~= '' and tonumber(redis.call('HGET', base .. ':tokens', mark) or 0) > tonumber(token)
+  local seen = redis.call('HGET', base .. ':tokens', mark) or 0
+  return token ~= '' and tonumber(seen) > tonumber(token)
 end
 
 -- Save the place that a start stands for, and have a group's commits with an older token refused:
@@ -372,19 +381,21 @@ local function save(base, argv)
   return {1}
 end
 
--- Let a member of a group commit from here on, and nobody with an older token: its place, or {} if
--- somebody has a newer one.
+-- Let a member of a group commit from here on, and nobody with an older token: {1, its place}, or
+-- {-1, the token} if there is a newer one.
 local function hold(base, argv)
   local mark, token = argv[4], argv[5]
-  if is_fenced(base, mark, token) then return {} end
+  if is_fenced(base, mark, token) then
+    return {-1, tonumber(redis.call('HGET', base .. ':tokens', mark))}
+  end
   redis.call('HSET', base .. ':tokens', mark, token)
   local head = head_of(base)
   local place = redis.call('HGET', base .. ':places', mark)
   if not place then
     set_place(base, head, mark, head.first)
-    return {head.first}
+    return {1, head.first}
   end
-  return {math.min(tonumber(place), head.next)}
+  return {1, math.min(tonumber(place), head.next)}
 end
 
 local function forget(base, argv)
@@ -399,7 +410,8 @@ end
 local function found_in(key, index)
   local first, position, time_us = batch_at(key, batch_of(key, index))
   if index > first then
-    local slots = redis.call('GETRANGE', key .. ':slots', first * SLOT_BYTES, index * SLOT_BYTES - 1)
+    local start, stop = first * SLOT_BYTES, index * SLOT_BYTES - 1
+    local slots = redis.call('GETRANGE', key .. ':slots', start, stop)
     for place = 9, #slots, SLOT_BYTES do
       position = position + struct.unpack('<I4', slots, place)
     end
@@ -470,8 +482,9 @@ local function survey(base, argv, now_us)
   local head = head_of(base)
   local start = math.max(tonumber(argv[4]), head.oldest)
   local answer = {
-    now_us, head.first, head.next, head.oldest, head.segment, head.back, time_from(base, head, head.first),
-    struct.pack(FACTS, facts_of(base, head, head.segment)), redis.call('HGETALL', base .. ':places'),
+    now_us, head.first, head.next, head.oldest, head.segment, head.back,
+    time_from(base, head, head.first), struct.pack(FACTS, facts_of(base, head, head.segment)),
+    redis.call('HGETALL', base .. ':places'),
   }
   for id = start, math.min(head.segment, start + SURVEYED_MAX) - 1 do
     answer[#answer + 1] = redis.call('HGET', base .. ':segments', whole(id))

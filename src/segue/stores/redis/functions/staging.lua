@@ -37,6 +37,11 @@ local function announced(base, argv)
   return redis.call('SMEMBERS', base .. ':staging_' .. argv[4])
 end
 
+-- Note that a write will not happen, or has before.
+local function withdraw(base, argv)
+  return redis.call('UNLINK', base .. ':staging_' .. argv[4])
+end
+
 -- Keep messages aside under the name 4 for 5:ms.
 local function stage(base, argv)
   local _, _, key = parts_of(base, argv[4])
@@ -125,6 +130,7 @@ end
 
 offer('announce', announce)
 offer('announced', announced, {'no-writes'})
+offer('withdraw', withdraw, FREES)
 offer('stage', stage)
 offer('hold', hold, FREES)
 offer('unstage', unstage, FREES)

@@ -29,7 +29,7 @@ local function fresh_of(base, lane)
   local function number(place) return tonumber(said[place] or 0) end
   return {
     key = base .. ':' .. name .. '_seg_', first = number(2) - number(1), stop = number(2),
-    head = number(3), tail = number(4), is_recut = said[5], size = tonumber(said[6] or 100),
+    head = number(3), tail = number(4), is_recut = said[5] == '1', size = tonumber(said[6] or 100),
   }
 end
 

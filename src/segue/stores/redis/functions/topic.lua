@@ -43,6 +43,16 @@ local function alter(base, argv)
   return 1
 end
 
+-- Have a manifest of this version at least: what partitions were told of may have been lost here,
+-- when a replica took over that did not have it yet.
+local function lift(base, argv)
+  local version = tonumber(manifest_of(base)[1] or 0)
+  if version > 0 and version < tonumber(argv[4]) then
+    redis.call('HSET', base .. ':manifest', 'version', argv[4])
+  end
+  return 1
+end
+
 -- Groups --------------------------------------------------------------------------------------
 
 local function group_key(base, group)
@@ -121,6 +131,16 @@ local function renew(base, argv, _, ticks_us)
   return 1
 end
 
+-- Use a name with an epoch beyond one that was met, for the same reason: that epoch, or 0 if the name
+-- is another's.
+local function surpass(base, argv)
+  local key = base .. ':producer_' .. argv[4]
+  if not is_user(key, argv[5]) then return 0 end
+  local epoch = math.max(tonumber(redis.call('HGET', key, 'epoch')), tonumber(argv[6])) + 1
+  redis.call('HSET', key, 'epoch', whole(epoch))
+  return epoch
+end
+
 local function release(base, argv)
   local key = base .. ':producer_' .. argv[4]
   if not is_user(key, argv[5]) then return 0 end
@@ -138,10 +158,12 @@ end
 offer('manifest', manifest, {'no-writes'})
 offer('create', create)
 offer('alter', alter)
+offer('lift', lift, {'allow-oom'})
 offer('group_look', group_look, {'no-writes'})
 offer('group_change', group_change, {'allow-oom'})
 offer('attend', attend, {'allow-oom'})
 offer('claim', claim, {'allow-oom'})
 offer('renew', renew, {'allow-oom'})
+offer('surpass', surpass, {'allow-oom'})
 offer('release', release, {'allow-oom'})
 offer('route', route, {'allow-oom'})

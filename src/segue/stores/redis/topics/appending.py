@@ -47,8 +47,8 @@ def append_each(core: TopicCore, records: Sequence[Routed]) -> list[Appended]:
                     for place in places[part.start : part.stop]:
                         found[place] = Appended(partition, offset)
                         offset += 1
-        except ManifestChanged:
-            core.forget_manifest()
+        except ManifestChanged as change:
+            core.catch_up(change.version)
             left = [place for place in left if found[place] is None]
             continue
         return [place for place in found if place is not None]

@@ -175,8 +175,8 @@ def adopt(core: TopicCore, path: Path, *, partition: int, key: str) -> Adoption:
     for _ in range(CHANGES_MAX):
         try:
             first, is_new = _adopted(core, partition, batches, digest)
-        except ManifestChanged:
-            core.forget_manifest()
+        except ManifestChanged as change:
+            core.catch_up(change.version)
             continue
         return Adoption(partition=partition, first_offset=first, count=count, is_new=is_new)
     raise StorageError(f"topic {core.name} was changed by others all the time")

@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -82,11 +81,15 @@ class TopicCore:
 
     def close_with_store(self, user: User) -> None:
         """Have `user` closed before the store lets go of its server."""
-        users: weakref.WeakSet[User] | None = getattr(self.store, "users", None)
-        if users is not None:
-            users.add(user)
+        self.store.users.add(user)
 
     # The manifest --------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a manifest, whatever it says."""
+        self.require_open()
+        return bool(words_of(self.look("manifest")))
 
     @property
     def manifest(self) -> Manifest | None:
@@ -140,6 +143,14 @@ class TopicCore:
     def forget_manifest(self) -> None:
         """Ask the server the next time."""
         self._manifest = None
+
+    def catch_up(self, version: int) -> None:
+        """Have a manifest of at least the version that a partition was told of."""
+        manifest = self.manifest
+        if manifest is not None and manifest.version < version:
+            logger.warning("manifest was lost topic=%s version=%d", self.name, manifest.version)
+            self.change("lift", version)
+            self.forget_manifest()
 
     def existing(self) -> Manifest:
         """Return the manifest, after creating the topic if need be."""

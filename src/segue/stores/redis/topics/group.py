@@ -10,9 +10,11 @@ there: that is the fence.
 
 import json
 import logging
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from segue.delivery.group import GroupState
 from segue.errors import GroupBusy, StorageError
@@ -27,6 +29,10 @@ from segue.stores.topic_manifest import group_mark
 from segue.stores.topic_reading import check_start, start_in
 
 logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 0.001
+PAUSE_SECONDS_MAX: Final = 0.1
+"""How long to stand back, by chance, when somebody else changed the state first."""
 
 Result = TypeVar("Result")
 
@@ -65,6 +71,7 @@ class GroupCore:
         self.topic = topic
         self.name = name
         self.mark = group_mark(name)
+        self._chance = random.Random()
 
     @property
     def exists(self) -> bool:
@@ -102,7 +109,7 @@ class GroupCore:
         And its version. It is called again if others changed the state meanwhile. `joining` are
         new members, and for how many µs they are alive.
         """
-        for _ in range(CHANGES_MAX):
+        for attempt in range(CHANGES_MAX):
             look = self.look()
             state = look.state
             before, members = _text(state), [*state.members, *look.strays]
@@ -122,6 +129,7 @@ class GroupCore:
             done, *version = numbers_of(self.topic.change("group_change", *words), 1)
             if done:
                 return result, state, version[0]
+            time.sleep(self._chance.uniform(0, min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2**attempt)))
         raise StorageError(f"group {self.name} was changed by others all the time")
 
     def attend(self, member: str, ttl_us: int, wait: Wait = NO_WAIT) -> Attendance:

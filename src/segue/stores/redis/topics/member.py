@@ -147,18 +147,43 @@ class RedisMember(Poller):
         """Read what we have, and no more what we have not."""
         for partition in self._tokens.keys() - self._held.keys():
             self._stop_reading(partition)
-        gained = []
-        for partition, token in sorted(self._held.items()):
-            if self._tokens.get(partition) == token:
-                continue
-            self._stop_reading(partition)
-            place = self._core.partition(partition).hold(self._group.mark, token)
-            if place is not None:  # Else it is somebody else's by now, and we are dead.
-                self._feed.add(partition, place)
-                self._tokens[partition] = token
-                gained.append(partition)
+        gained, newest = self._taken_over()
+        if newest:
+            self._surpass(newest)
+            gained += self._taken_over()[0]
         if gained and self._on_assign is not None:
-            self._on_assign(gained)
+            self._on_assign(sorted(gained))
+
+    def _taken_over(self) -> tuple[list[int], int]:
+        """Begin to read what we got; return that, and the newest of the tokens beyond ours."""
+        gained, newest = [], 0
+        for partition, token in sorted(self._held.items()):
+            if self._tokens.get(partition) != token:
+                self._stop_reading(partition)
+                done, found = self._core.partition(partition).hold(self._group.mark, token)
+                if done:
+                    self._feed.add(partition, found)
+                    self._tokens[partition] = token
+                    gained.append(partition)
+                else:
+                    newest = max(newest, found)
+        return gained, newest
+
+    def _surpass(self, newest: int) -> None:
+        """Take what we could not with tokens beyond all that a partition has seen.
+
+        The group's state may have been lost in part, when a replica took over that did not have
+        all of it. If instead we were taken for dead, nothing is ours in it.
+        """
+
+        def take_again(state: GroupState) -> None:
+            if self._id in state.members:
+                state.generation = max(state.generation, newest)
+                state.let_go(self._id, self._held.keys() - self._tokens.keys())
+                state.take(self._id, self._partitions)
+
+        _, state, self._version = self._group.change(take_again)
+        self._held = state.held_by(self._id)
 
     def _stop_reading(self, partition: int) -> None:
         self._feed.drop(partition)

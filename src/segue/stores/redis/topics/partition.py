@@ -38,9 +38,17 @@ _FACTS = struct.Struct(">7Q")
 class ManifestChanged(SegueError):
     """The topic was changed since we looked: look again, and try again. Never leaves the store."""
 
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the topic is at version {version}")
+        self.version = version
+
 
 class Fenced(SegueError):
-    """Somebody else uses the producer's name by now. Never leaves the store."""
+    """The producer's name was claimed anew since. Never leaves the store."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the name was claimed {epoch} times")
+        self.epoch = epoch
 
 
 class Origin(NamedTuple):
@@ -158,9 +166,9 @@ class Partition:
             return self._calls.change(self._library, function, self.base, *words)
         except Refusal as refusal:
             if refusal.code == "MANIFEST":
-                raise ManifestChanged(str(refusal)) from None
+                raise ManifestChanged(number_of(refusal.words[0].encode())) from None
             if refusal.code == "FENCED":
-                raise Fenced(str(refusal)) from None
+                raise Fenced(number_of(refusal.words[0].encode())) from None
             raise
 
     def _look(self, function: str, *words: Word) -> object:
@@ -287,10 +295,10 @@ class Partition:
             raise self._out_of_range(offset, *rest)
         return done > 0
 
-    def hold(self, mark: str, token: int) -> int | None:
-        """Let only `token` commit from here on; return the place. None if there is a newer one."""
-        found = numbers_of(self._change("hold", mark, token))
-        return found[0] if found else None
+    def hold(self, mark: str, token: int) -> tuple[bool, int]:
+        """Let only `token` commit from here on: True and the place; or False and a newer token."""
+        done, found = numbers_of(self._change("hold", mark, token), 2)[:2]
+        return done > 0, found
 
     def forget(self, mark: str, *, token: str = "") -> bool:
         """Forget a place; tell whether there was one."""

@@ -130,8 +130,11 @@ class RedisProducer:
             del self._last[partition]  # Not known until it is.
             try:
                 first = self._sent(partition, sent, last)
-            except ManifestChanged:
-                self._core.forget_manifest()
+            except ManifestChanged as change:
+                self._core.catch_up(change.version)
+                continue
+            except Fenced as fence:
+                self._surpass(fence.epoch)
                 continue
             if first is None:
                 continue
@@ -141,16 +144,16 @@ class RedisProducer:
         raise StorageError(f"topic {self._core.name} was changed by others all the time")
 
     def _sent(self, partition: int, records: list[Numbered], last: int) -> int | None:
-        """Append records as one batch; None if the partition knows a later number."""
+        """Append records as one batch; None if the partition knows a later number.
+
+        Raises ManifestChanged, Fenced.
+        """
         manifest = self._core.existing()
         batch = batch_of([record for _, _, record in records])
         origin = Origin(self._number, self._epoch, _digits(last), _digits(records[-1][1]))
-        try:
-            first, rolled = self._core.partition(partition).append(
-                batch, version=manifest.version, room=room_by(manifest.rules), origin=origin
-            )
-        except Fenced:
-            raise ProducerBusy(name=self.name) from None
+        first, rolled = self._core.partition(partition).append(
+            batch, version=manifest.version, room=room_by(manifest.rules), origin=origin
+        )
         if first < 0:
             return None
         if number_of(rolled):
@@ -205,12 +208,21 @@ class RedisProducer:
     def _last_in(self, partition: int) -> int:
         last = self._last.get(partition)
         if last is None:
+            door = self._core.partition(partition)
             try:
-                found = self._core.partition(partition).meet(self._number, self._epoch)
-            except Fenced:
-                raise ProducerBusy(name=self.name) from None
+                found = door.meet(self._number, self._epoch)
+            except Fenced as fence:
+                self._surpass(fence.epoch)
+                found = door.meet(self._number, self._epoch)
             last = self._last[partition] = int(found) if found else -1
         return last
+
+    def _surpass(self, epoch: int) -> None:
+        """Go on with a later epoch if the name is still ours. Raises ProducerBusy if it is not."""
+        answer = self._core.change("surpass", self.name, self._user, epoch)
+        self._epoch = number_of(answer)
+        if not self._epoch:
+            raise ProducerBusy(name=self.name)
 
     def _require_open(self) -> None:
         self._core.require_open()

@@ -72,8 +72,8 @@ def open_topic(
 
 
 def topic_exists(store: "RedisStore", name: str) -> bool:
-    """Tell whether there is a topic called `name`."""
-    return TopicCore(store, name).manifest is not None
+    """Tell whether there is a topic called `name`, be it one with something wrong with it."""
+    return TopicCore(store, name).exists
 
 
 class RedisTopic:

@@ -12,6 +12,8 @@ KEYS_MAX: Final = 1000
 """How many keys one wait blocks on; the others are looked at when it is over."""
 CLUSTER_STEP_SECONDS: Final = 0.04
 """How long a wait blocks on one of several partitions where they are on different servers."""
+CLUSTER_LOOK_SECONDS: Final = 0.002
+"""What it adds to that for each partition, so that looking at very many is not all that is done."""
 WAIT_SECONDS_MIN: Final = 0.001
 
 
@@ -63,7 +65,8 @@ class Vigil:
             time.sleep(timeout)  # There is nothing that anybody could wake us for.
             return
         if self._is_cluster and len(bases) > 1:
-            timeout = min(timeout, CLUSTER_STEP_SECONDS)
+            step = max(CLUSTER_STEP_SECONDS, CLUSTER_LOOK_SECONDS * len(bases))
+            timeout = min(timeout, step)
             self._turn += 1
             bases = [bases[self._turn % len(bases)]]
         keys = [f"{base}:wake_{self._patience.waiter}" for base in bases[:KEYS_MAX]]
