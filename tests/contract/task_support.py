@@ -38,9 +38,7 @@ def url_of(world: TaskWorld) -> str:
     return str(world.root) if isinstance(world, FileWorld) else world.url
 
 
-def manual_app(
-    url: str | os.PathLike[str], clock: ManualClock, *, sync: SyncName = "os"
-) -> App:
+def manual_app(url: str | os.PathLike[str], clock: ManualClock, *, sync: SyncName = "os") -> App:
     """Return an App that goes by a clock to turn."""
     return App(url, sync=sync, clock=clock, ticks=clock.ticks)
 

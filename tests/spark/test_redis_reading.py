@@ -1,5 +1,6 @@
 """Batch reads from a server: the same tables as from a directory with the same in it."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,11 @@ from pyspark.errors import PySparkException
 
 import segue
 from segue import Event, Item, QueueRules, Store, TopicRules
+from segue.spark.options import read_options
+from segue.spark.reading import BatchReader
 from tests.contract.topic_support import SMALL_SEGMENT_BYTES
-from tests.spark.redis_support import fresh_url
+from tests.redis_server import shared_server
+from tests.spark.redis_support import fresh_url, namespace_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 Rows = list[tuple[Any, ...]]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SECRET = "very-secret-word"
 SMALL = TopicRules(segment_bytes=SMALL_SEGMENT_BYTES)
 
 
@@ -133,3 +138,213 @@ class TestTables:
 
         assert found == expected
         assert found or options["topic"] == "empty"
+
+    def test_times_of_a_server_are_its_own_and_the_columns_have_them(
+        self, tables: tuple[Table, Table]
+    ) -> None:
+        """When a message was pushed, is due, ends or died."""
+        before = datetime.now(UTC) - timedelta(minutes=10)
+        schema = (
+            "state STRING, timestamp TIMESTAMP, not_before TIMESTAMP, died TIMESTAMP, "
+            "expires TIMESTAMP, message_id STRING"
+        )
+        found = tables[0].frame(schema, queue="jobs").collect()
+        expected = tables[1].frame(schema, queue="jobs").collect()
+
+        def shape(rows: list[Any]) -> list[tuple[Any, ...]]:
+            return sorted(
+                (row.message_id, row.state, *(row[place] is None for place in (2, 3, 4)))
+                for row in rows
+            )
+
+        assert shape(found) == shape(expected)
+        assert all(row.timestamp.astimezone(UTC) > before for row in found)
+
+    def test_the_state_of_each_message_is_told_once(self, tables: tuple[Table, Table]) -> None:
+        """Ready, delayed, leased, dead, and settled where they are kept."""
+        states = [row[0] for row in tables[0].rows("state STRING", queue="jobs")]
+
+        assert {state: states.count(state) for state in set(states)} == {
+            "ready": 5,
+            "leased": 1,
+            "delayed": 2,
+            "dead": 1,
+            "settled": 1,
+        }
+
+
+class TestRanges:
+    def test_a_range_of_time_is_a_range_of_offsets(self, spark: "SparkSession") -> None:
+        """For topics, queues and dead letters; rings, too."""
+        url = fresh_url()
+        table = Table(spark, url)
+        with segue.open(url) as store:
+            topic, queue = store.topic("orders"), store.queue("jobs")
+            ring = store.ring("recent", capacity=100)
+            topic.append_many([b"0", b"1"])
+            queue.push_many([b"0", b"1"])
+            ring.enqueue(b"0")
+            for job in queue.lease_many(1):
+                queue.nack(job, outcome="dead")
+            middle = _moment_between()
+            topic.append_many([b"2", b"3"])
+            queue.push_many([b"2", b"3"])
+            ring.enqueue(b"1")
+            for job in queue.lease_many(2):
+                queue.nack(job, outcome="dead")
+
+        for what, early, late in (
+            ({"topic": "orders"}, [0, 1], [2, 3]),
+            ({"queue": "jobs"}, [0, 1], [2, 3]),
+            ({"ring": "recent"}, [0], [1]),
+            ({"dead_letters": "jobs"}, [0], [1, 2]),
+        ):
+            moment = middle.isoformat()
+            before = table.rows("offset BIGINT", endingTimestamp=moment, **what)
+            after = table.rows("offset BIGINT", startingTimestamp=moment, **what)
+            assert [row[0] for row in before] == early, what
+            assert [row[0] for row in after] == late, what
+
+    def test_a_batch_begins_where_a_reader_stands(self, spark: "SparkSession") -> None:
+        """And does not move it."""
+        url = fresh_url()
+        with segue.open(url) as store:
+            topic = store.topic("orders")
+            topic.append_many([b"%d" % number for number in range(10)])
+            reader = topic.reader("copy", "earliest")
+            reader.commit({0: 7})
+            reader.close()
+            rows = Table(spark, url).rows("offset BIGINT", topic="orders", reader="copy")
+
+            assert rows == [(7,), (8,), (9,)]
+            assert [lag.committed for lag in topic.readers()["copy"]] == [7]
+
+    def test_few_messages_among_many_that_are_gone_are_found(self, spark: "SparkSession") -> None:
+        """Without a look at every place there ever was, and in tasks of even size."""
+        url = fresh_url()
+        with segue.open(url) as store:
+            queue = store.queue("jobs", QueueRules(lease_ttl=3600))
+            kept = []
+            for first in range(0, 60_000, 10_000):
+                queue.push_many([b"%d" % (first + number) for number in range(10_000)])
+                jobs = queue.lease_many(10_000)
+                kept.append(jobs[5_000].message.id)
+                queue.ack_many([job for job in jobs if job.message.id != kept[-1]])
+            queue.push_many([b"new"] * 3_000)
+            table = Table(spark, url)
+            frame = table.frame("message_id STRING, state STRING", queue="jobs", minPartitions="3")
+
+            assert sorted(row[0] for row in frame.collect() if row[1] == "leased") == sorted(kept)
+            assert frame.where("state = 'ready'").count() == 3_000
+            assert 3 <= frame.rdd.getNumPartitions() <= 9
+
+    def test_large_records_and_messages_are_read_by_pages(self, spark: "SparkSession") -> None:
+        """A page has an end in bytes; what is larger is a page of its own."""
+        url = fresh_url()
+        sizes = [5_000_000, 10, 3_000_000, 5_500_000, 100, 2_000_000]
+        with segue.open(url) as store:
+            store.topic("orders").append_many([b"x" * size for size in sizes])
+            store.queue("jobs").push_many([b"x" * size for size in sizes])
+        table = Table(spark, url)
+        for what in ({"topic": "orders"}, {"queue": "jobs"}):
+            frame = table.frame("offset BIGINT, value BINARY", **what)
+            found = frame.selectExpr("offset", "length(value)").collect()
+
+            assert [row[1] for row in sorted(found)] == sizes
+
+    def test_what_compaction_removed_is_not_there(self, spark: "SparkSession") -> None:
+        """Offsets stay, and the other records keep theirs."""
+        url = fresh_url()
+        with segue.open(url) as store:
+            topic = store.topic("orders", rules=TopicRules(compact=True))
+            for number in range(20):
+                topic.append(b"%d" % number, key=f"k{number % 5}")
+            topic.roll()
+            topic.append(b"last", key="k0")
+            topic.compact()
+            expected = [record.offset for record in topic.records()]
+        rows = Table(spark, url).rows("offset BIGINT", topic="orders", minPartitions="4")
+
+        assert sorted(row[0] for row in rows) == expected
+        assert len(expected) < 20
+
+
+def _moment_between() -> datetime:
+    """Return a time that everything so far is before, and what follows is not."""
+    time.sleep(0.02)
+    moment = datetime.now(UTC)
+    time.sleep(0.02)
+    return moment
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"topic": "none"}, "none"),
+            ({"queue": "none"}, "there is no queue none; there are jobs"),
+            ({"ring": "none"}, "none"),
+            ({"topic": "shop-orders", "partitions": "7"}, "no partition 7"),
+            ({"topic": "shop-orders", "sync": "os"}, "sync means nothing for a server"),
+            ({"topic": "shop-orders", "allowNetwork": "true"}, "allowNetwork means nothing"),
+            ({"topic": "shop-orders", "queue": "jobs"}, "give exactly one of"),
+            ({"topic": "shop-orders", "nonsense": "1"}, "no option here: nonsense"),
+            ({"topic": "shop-orders", "endingOffsets": '{"0": 99999}'}, "99999"),
+            ({"queue": "jobs", "reader": "copy"}, "reader means nothing for a queue"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(
+        self, tables: tuple[Table, Table], options: dict[str, str], said: str
+    ) -> None:
+        """In the words that a directory has for it."""
+        assert said in tables[0].error(**options)
+
+    def test_a_store_that_is_not_there_is_not_made(self, spark: "SparkSession") -> None:
+        """Whoever reads creates nothing."""
+        url = fresh_url()
+
+        assert "there is no store" in Table(spark, url).error(topic="orders")
+        assert not shared_server().client().keys(f"{namespace_of(url)}:*")
+
+    def test_a_password_is_never_shown(
+        self, spark: "SparkSession", caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Not by errors, plans, Spark's page, or what is logged; and it reaches every task."""
+        url = fresh_url().replace("redis://", f"redis://default:{SECRET}@")
+        with segue.open(url) as store:
+            store.topic("orders").append_many([b"%d" % number for number in range(10)])
+        table = Table(spark, url)
+        frame = table.frame(topic="orders", minPartitions="2")
+        assert frame.count() == 10
+        frame.select("value").write.format("segue").mode("append").options(
+            url=url, topic="orders"
+        ).save()
+        options = read_options({"url": url, "topic": "orders"}, is_stream=False)
+        tasks = BatchReader(options, frame.schema).partitions()
+        jvm: Any = spark
+        page = jvm._jsparkSession.sharedState().statusStore().executionsList().mkString()
+        wrong = url.replace(f":{shared_server().port}", ":1") + "&retry=0&timeout=0.1"
+
+        for said in (
+            jvm_plan(frame),
+            page,
+            repr(options),
+            repr(tasks),
+            repr([each.ranges for each in tasks]),  # type: ignore[attr-defined]
+            Table(spark, wrong).error(topic="orders"),
+            f"logged: {caplog.text}",
+        ):
+            assert said
+            assert SECRET not in said
+
+    def test_a_login_is_not_given_as_a_path(self, spark: "SparkSession") -> None:
+        """Spark would show it."""
+        with pytest.raises(PySparkException, match="not as path") as caught:
+            spark.read.format("segue").option("topic", "a").load(f"redis://u:{SECRET}@localhost")
+        assert SECRET not in str(caught.value)
+
+
+def jvm_plan(frame: "DataFrame") -> str:
+    """Return all that Spark says of a plan."""
+    java: Any = frame
+    return str(java._jdf.queryExecution().toString())

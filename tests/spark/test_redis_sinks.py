@@ -86,11 +86,16 @@ class Writer:
     def commit(self, write: WriteId, files: list[StagedFile]) -> bool:
         return ServerCommitter(self.options).commit(write, files)
 
+    def owner_of(self, step: str) -> object:
+        """Return the class that a step of the driver is a method of."""
+        target = TopicTarget if self.kind == "topic" else QueueTarget
+        return next(each for each in (Writes, ServerCommitter, target) if hasattr(each, step))
+
     def held(self) -> list[bytes]:
         """Return what has been written, sorted."""
         if self.kind == "topic":
             return self.sink.values()
-        return sorted(message.body for message in self.sink.queue.peek(100_000))
+        return sorted(message.body for message in self.sink.queue.peek(10_000))
 
 
 @pytest.fixture(params=["topic", "queue"])
@@ -115,14 +120,14 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: 
     monkeypatch.setattr(owner, name, step)
 
 
-STEPS: Final[list[tuple[object, str, int, bool]]] = [
-    (Writes, "list_", 1, False),
-    (ServerCommitter, "_finish", 1, True),
-    (ServerCommitter, "_adopt", 1, True),
-    *((target, "adopt", call, True) for target in (TopicTarget, QueueTarget) for call in (1, 2, 3)),
-    (Writes, "finish", 1, True),
-    (TopicTarget, "forget", 1, True),
-    (QueueTarget, "forget", 1, True),
+STEPS: Final[list[tuple[str, int, bool]]] = [
+    ("list_", 1, False),
+    ("_finish", 1, True),
+    ("_adopt", 1, True),
+    ("adopt", 1, True),
+    ("adopt", 2, True),
+    ("finish", 1, True),
+    ("forget", 1, True),
 ]
 """Where drivers are killed, and whether the write has happened then."""
 
@@ -147,14 +152,13 @@ class TestExactlyOnce:
 
         assert writer.held() == sorted(numbers(0, 30))
 
-    @pytest.mark.parametrize(("owner", "name", "call", "has_happened"), STEPS)
+    @pytest.mark.parametrize(("name", "call", "has_happened"), STEPS)
     @pytest.mark.parametrize("finisher", ["the same query", "another writer"])
     def test_a_killed_driver_has_written_all_or_nothing(
         self,
         writer: Writer,
         monkeypatch: pytest.MonkeyPatch,
         *,
-        owner: object,
         name: str,
         call: int,
         has_happened: bool,
@@ -164,13 +168,9 @@ class TestExactlyOnce:
         write = WriteId(query="query 1", batch=7)
         files = writer.stage(write, numbers(0, 30))
         with monkeypatch.context() as patch:
-            kill_at(patch, owner, name, call=call)
-            try:
+            kill_at(patch, writer.owner_of(name), name, call=call)
+            with pytest.raises(Killed):
                 writer.commit(write, files)
-            except Killed:
-                pass
-            else:
-                pytest.skip("there is no such step")
         if finisher == "another writer":
             other = WriteId(query="write other", is_repeatable=False)
             writer.commit(other, writer.stage(other, numbers(100, 101)))
@@ -265,13 +265,13 @@ class TestExactlyOnce:
     def test_large_writes_are_adopted_in_blocks(self, writer: Writer) -> None:
         """Each block is one call, and has an end in records and in bytes."""
         write = WriteId(query="write x")
-        rows = pa.record_batch({"value": [b"%05d" % n + b"x" * 600 for n in range(20_000)]})
+        rows = pa.record_batch({"value": [b"%05d" % n + b"x" * 1000 for n in range(9_000)]})
         files = ServerStage(writer.options, write, PARTITIONS).write([rows])
         writer.commit(write, files)
 
-        assert len(files) >= 4
+        assert len(files) >= 3
         assert all(file.count <= 5000 and file.size_bytes <= 4 << 20 for file in files)
-        assert [value[:5] for value in writer.held()] == [b"%05d" % n for n in range(20_000)]
+        assert [value[:5] for value in writer.held()] == [b"%05d" % n for n in range(9_000)]
 
     def test_rows_that_do_not_fit_a_capacity_are_refused_before_any_is_pushed(
         self, sink: Sink

@@ -125,10 +125,6 @@ SPOILS: Final[dict[str, tuple[Spoil, str]]] = {
         lambda c, b: c.persist(f"{b}:key_".encode() + digest_of("k")),
         "the server never forgets",
     ),
-    "the requests": (
-        lambda c, b: c.expire(f"{b}:requests", 1000),
-        "the requests of a queue that is there",
-    ),
     "a token": (lambda c, b: c.hset(f"{b}:metadata", "token", "1"), "with token"),
 }
 

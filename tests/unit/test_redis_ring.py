@@ -187,6 +187,20 @@ def test_a_ring_that_is_gone_is_not_made_anew_by_using_it(ring: Ring, store: Red
     assert store.rings() == []
 
 
+def test_who_gave_up_waiting_is_forgotten(store: RedisStore, world: RedisWorld) -> None:
+    """However often somebody asks for what another holds for long."""
+    lock = store.lock("leader", ttl=86_400)
+    lock.acquire()
+    for _ in range(5):
+        with pytest.raises(LockBusy):
+            lock.acquire(wait=0.001)
+        world.clock.advance(seconds=1)
+    with shared_server().client() as client:
+        waiting = client.zcard(f"{store.base('lock', 'leader')}:waiting_lock")
+
+    assert waiting <= 1
+
+
 # Keys --------------------------------------------------------------------------------------
 
 
@@ -216,4 +230,4 @@ def _said(kind: str) -> dict[str, str]:
     text = files("segue.stores.redis.functions").joinpath(f"{kind}.lua").read_text()
     head = text.partition("\nlocal ")[0]
     lines = re.findall(r"^-- <base>(:\S+) +(HASH|LIST|ZSET|STRING) ", head, re.MULTILINE)
-    return {re.sub(r"<\w+>", r"\\w+", key): type_.lower() for key, type_ in lines}
+    return {re.sub(r"<\w+>", r"[\\w.]+", key): type_.lower() for key, type_ in lines}

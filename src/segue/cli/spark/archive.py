@@ -8,8 +8,9 @@ import typer
 
 from segue.cli.arguments import JsonOption
 from segue.cli.output import Column, Facts, Kind, Rows, show
+from segue.cli.places import directory
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import StoreDirectoryArgument, SyncOption, opened_queue
+from segue.cli.store_arguments import StoreArgument, SyncOption, opened_queue
 from segue.cli.topic.arguments import opened_topic, start_from
 from segue.log.options import Sync
 
@@ -17,7 +18,7 @@ READER_DEFAULT = "archive"
 
 
 def archive(
-    path: StoreDirectoryArgument,
+    url: StoreArgument,
     name: Annotated[
         str,
         typer.Argument(
@@ -81,14 +82,16 @@ def archive(
     """
     # Before Spark is started, which takes long.
     moment = None if until is None else _moment(until)
-    with opened_queue(str(path), name) if queue else opened_topic(str(path), name):
+    if queue:
+        directory(url)
+    with opened_queue(url, name) if queue else opened_topic(url, name):
         pass
     with spark_session(master, config, doing=f"archiving {name}") as spark:
         from segue.spark.jobs.archive import archive as run
 
         report = run(
             spark,
-            str(path),
+            url,
             topic=None if queue else name,
             queue=name if queue else None,
             to=str(to),

@@ -9,14 +9,14 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode
 from segue.cli.output import Column, Facts, Kind, Rows, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import QueueArgument, StoreDirectoryArgument
+from segue.cli.store_arguments import QueueArgument, StoreArgument
 
 if TYPE_CHECKING:
     from segue.spark.jobs.migrate import MigrateReport
 
 
 def migrate(
-    path: StoreDirectoryArgument,
+    url: StoreArgument,
     name: QueueArgument,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The exported state.", show_default=False)
@@ -56,7 +56,7 @@ def migrate(
     with spark_session(master, config, doing=f"migrating {file}") as spark:
         from segue.spark.jobs.migrate import migrate as run
 
-        report = run(spark, file, path, name, write_id=write_id, dry_run=dry_run)
+        report = run(spark, file, url, name, write_id=write_id, dry_run=dry_run)
     _show(report, as_json=as_json)
     if report.mismatches:
         raise typer.Exit(ExitCode.MISMATCH)

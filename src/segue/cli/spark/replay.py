@@ -9,7 +9,7 @@ import typer
 from segue.cli.arguments import JsonOption, LimitOption
 from segue.cli.output import Column, Facts, Kind, Rows, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
-from segue.cli.store_arguments import StoreDirectoryArgument, SyncOption, opened_queue
+from segue.cli.store_arguments import StoreArgument, SyncOption, opened_queue
 from segue.cli.topic.arguments import opened_topic
 from segue.log.options import Sync
 
@@ -29,7 +29,7 @@ def replay(
             metavar="FILE", help="A file, a directory of files or an archive.", show_default=False
         ),
     ],
-    path: StoreDirectoryArgument,
+    url: StoreArgument,
     *,
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="The topic to write to.", show_default=False)
@@ -100,11 +100,7 @@ def replay(
     if not source.exists():
         raise FileNotFoundError(2, "no such file or directory", str(source))
     # Before Spark is started, which takes long.
-    with (
-        opened_topic(str(path), topic)
-        if topic is not None
-        else opened_queue(str(path), queue or "")
-    ):
+    with opened_topic(url, topic) if topic is not None else opened_queue(url, queue or ""):
         pass
     chosen = {"value": value, "key": key, "timestamp": timestamp, "priority": priority}
     with spark_session(master, config, doing=f"replaying {source.name}") as spark:
@@ -113,7 +109,7 @@ def replay(
         report = run(
             spark,
             str(source),
-            url=str(path),
+            url=url,
             topic=topic,
             queue=queue,
             format=None if format_ is None else format_.value,

@@ -1,7 +1,6 @@
 """`segue spark triage`: dead letters by what they died of, and what is done about them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,7 +11,7 @@ from segue.cli.output import Column, Facts, Kind, Rows, Value, show
 from segue.cli.spark.running import MASTER_DEFAULT, ConfigOption, MasterOption, spark_session
 from segue.cli.store_arguments import (
     QueueArgument,
-    StoreDirectoryArgument,
+    StoreArgument,
     YesOption,
     ask_first,
     opened_queue,
@@ -40,7 +39,7 @@ _COLUMNS: Final = (
 
 
 def triage(
-    path: StoreDirectoryArgument,
+    url: StoreArgument,
     name: QueueArgument,
     groups: Annotated[
         list[str] | None,
@@ -91,7 +90,7 @@ def triage(
     if discard and not dry_run:
         require_yes(yes, as_json=as_json)
     with spark_session(master, config, doing=f"reading the dead letters of {name}") as spark:
-        letters = _chosen(spark, path, name, groups or [], where)
+        letters = _chosen(spark, url, name, groups or [], where)
         if not redrive and not discard:
             rows = _rows(letters)
         else:
@@ -99,19 +98,19 @@ def triage(
 
             choice = choice_of(letters)
     if redrive:
-        _redrive(path, name, choice, rate=rate, dry_run=dry_run, as_json=as_json)
+        _redrive(url, name, choice, rate=rate, dry_run=dry_run, as_json=as_json)
     elif discard:
-        _discard(path, name, choice, yes=yes, dry_run=dry_run, as_json=as_json)
+        _discard(url, name, choice, yes=yes, dry_run=dry_run, as_json=as_json)
     else:
         show(Rows(name="groups", columns=_COLUMNS, rows=rows), as_json=as_json)
 
 
 def _chosen(
-    spark: "SparkSession", path: Path, name: str, groups: list[str], where: str | None
+    spark: "SparkSession", url: str, name: str, groups: list[str], where: str | None
 ) -> "DataFrame":
     from segue.spark.jobs.triage import dead_letters
 
-    letters = dead_letters(spark, path, name)
+    letters = dead_letters(spark, url, name)
     if groups:
         there = {row[0] for row in letters.select("group").distinct().collect()}
         if missing := sorted(set(groups) - there):
@@ -145,7 +144,7 @@ def _rows(letters: "DataFrame") -> list[tuple[Value, ...]]:
 
 
 def _redrive(
-    path: Path,
+    url: str,
     name: str,
     choice: "Callable[[DeadLetter], bool]",
     *,
@@ -153,13 +152,13 @@ def _redrive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    with opened_queue(str(path), name) as queue:
+    with opened_queue(url, name) as queue:
         report = queue.redrive(where=choice, rate=rate, dry_run=dry_run)
     _show_done(report.matched, "redriven", report.redriven, as_json=as_json)
 
 
 def _discard(
-    path: Path,
+    url: str,
     name: str,
     choice: "Callable[[DeadLetter], bool]",
     *,
@@ -167,7 +166,7 @@ def _discard(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    with opened_queue(str(path), name) as queue:
+    with opened_queue(url, name) as queue:
         matched = queue.redrive(where=choice, dry_run=True).matched
         discarded = 0
         if matched and not dry_run:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.events import ASIDE
-from segue.errors import CorruptManifest, RecordTooLarge, SegueError, StorageError
+from segue.errors import CorruptManifest, LogNotFound, RecordTooLarge, SegueError, StorageError
 from segue.log.staging import Batch
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import TopicRows, message_batches
@@ -27,6 +27,7 @@ from segue.stores.redis.staging import (
     QueueTarget,
     Target,
     TopicTarget,
+    Writes,
     by_number,
     parted,
 )
@@ -177,8 +178,11 @@ class ServerCommitter:
 
     def is_done(self, write: WriteId) -> bool:
         """Tell whether the write has happened."""
-        with opened(self._options) as (_, target):
-            return target.writes.is_done(write.digest, write.batch)
+        options = self._options
+        with contextlib.suppress(LogNotFound), open_redis(options.url, create=False) as store:
+            writes = Writes(store, store.base(options.kind, options.name))
+            return writes.is_done(write.digest, write.batch)
+        return False
 
     # Steps ---------------------------------------------------------------------------------
 

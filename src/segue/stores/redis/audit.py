@@ -45,8 +45,7 @@ _NAMES: Final = {
     rb"metadata|lanes|lines|touched|bodies|delayed|leases|groups|dead|letters|kept|totals": _NEVER,
     rb"queue_\d+_seg_\d+|ready_\d+|held_.{16}|kept_\d+|token": _NEVER,
     rb"waiting_(takers|pushers)": _EITHER,
-    rb"requests": _EITHER,
-    rb"key_.{16}|wake_[0-9a-f]+": _ALWAYS,
+    rb"key_.{16}|wake_[0-9a-f]+|request_.+": _ALWAYS,
 }
 """The keys there may be, and whether the server is to forget them by itself."""
 
@@ -193,7 +192,7 @@ class _Reader:
             head=said["head_segment"],
             tail=said["tail_segment"],
             tail_count=said["tail_count"],
-            is_recut=f"queue_{priority}:recut" in meta,
+            is_recut=f"queue_{priority}:cuts" in meta,
             held=int(meta.get(f"queue_{priority}:held") or 0),
             segments={
                 int(name.removeprefix(prefix)): cast("int", self._ask("LLEN", name))
@@ -282,13 +281,10 @@ def _audit_keys(portrait: _Portrait) -> Iterator[str]:
             yield f"the server forgets {name!r} in {lifetime_ms} ms"
         if lives == _ALWAYS and lifetime_ms == -1:
             yield f"the server never forgets {name!r}"
-    is_forgotten = portrait.lifetimes_ms.get(b"requests", -2) >= 0
-    if is_forgotten and "generation" in portrait.meta:
-        yield "the server forgets the requests of a queue that is there"
 
 
 def _audit_removed(portrait: _Portrait) -> Iterator[str]:
-    allowed = rb"token|requests|waiting_.*|wake_.*|key_.*"
+    allowed = rb"token|request_.*|waiting_.*|wake_.*|key_.*"
     for name in portrait.lifetimes_ms:
         if not re.fullmatch(allowed, name, re.DOTALL):
             yield f"there is no queue, and yet {name!r}"

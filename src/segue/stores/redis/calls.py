@@ -248,9 +248,14 @@ class Calls:
         try:
             answer = connection.read_response()
         except redis.ResponseError:
-            connection.read_response()
+            with contextlib.suppress(redis.ResponseError):
+                connection.read_response()
             raise
-        self._require_confirmed(connection.read_response())
+        try:
+            confirmed = connection.read_response()
+        except redis.ResponseError as error:  # It was a master until just now.
+            raise NotReplicated(f"done, and not confirmed: {error}") from error
+        self._require_confirmed(confirmed)
         return answer
 
     def _confirmation(self) -> tuple[Word, ...] | None:

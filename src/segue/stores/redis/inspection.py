@@ -1,10 +1,11 @@
 """Looking at a queue without changing it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, cast
 
-from segue.delivery.message import DeadLetter, Message, MessageId
+from segue.delivery.events import ASIDE
+from segue.delivery.message import DeadLetter, Key, Message, MessageId
 from segue.errors import InvalidArgument
 from segue.stores.contract import Counts, LeaseInfo, MessageState, MessageStatus, QueueStats
 from segue.stores.message_ids import key_of, message_id
@@ -29,22 +30,22 @@ _STATES: Final[dict[int, MessageState]] = {
     DELAYED: "delayed",
     HELD_BACK: "ready",
 }
-_WANTED: Final[dict[str | None, int]] = {
-    None: 0,
-    "leased": LEASED,
-    "ready": READY,
-    "delayed": DELAYED,
-    "dead": -1,
-}
+_WANTED: Final = (None, "ready", "delayed", "leased", "dead")
 _STATUS_WORDS: Final = 5
+PAGE: Final = 500
+"""How many messages one call looks at."""
+
+Scan = Callable[[str], Iterator[Key]]
+"""Lists the messages that one of a queue's hashes has."""
 
 
 class Inspection:
     """Reads one queue."""
 
-    def __init__(self, name: str, look: Ask, letters: RedisDeadLetters) -> None:
+    def __init__(self, name: str, look: Ask, letters: RedisDeadLetters, scan: Scan) -> None:
         self._name = name
         self._look = look
+        self._scan = scan
         self._letters = letters
 
     def counts(self) -> Counts:
@@ -88,7 +89,7 @@ class Inspection:
             },
             size_bytes=cast("int", size_bytes),
             pinned_bytes=0,
-            damaged=0,
+            damaged=int(dict(zip(said[::2], said[1::2], strict=True)).get(b"damaged", 0)),
         )
 
     def state(self) -> dict[str, object]:
@@ -138,12 +139,46 @@ class Inspection:
                 behind = self._letters.behind(letter_of(key, letter[1]).number)
                 return [_status_of_dead(each) for each in islice(behind, limit)]
         if state != "dead":
-            lane, offset = (-1, -1) if key is None else key
-            answer = self._look("browse", limit, lane, offset, _WANTED[state])
-            found = list(_statuses(cast("list[object]", answer)))
+            found = list(islice(self._alive(state, key, limit), limit))
         if state in (None, "dead"):
             found += [_status_of_dead(each) for each in islice(behind, limit - len(found))]
         return found
+
+    def _alive(
+        self, state: MessageState | None, after: Key | None, limit: int
+    ) -> Iterator[MessageStatus]:
+        keys = self._keys(state, after)
+        while page := list(islice(keys, min(limit, PAGE))):
+            words = [wire_id(*key) for key in page]
+            answer = cast("list[object]", self._look("statuses", *words))
+            for status in _statuses(answer):
+                if state in (None, status.state):
+                    yield status
+
+    def _keys(self, state: MessageState | None, after: Key | None) -> Iterator[Key]:
+        """Yield messages in order, those that were never delivered only where they are asked for.
+
+        What was touched is listed by the client, in steps, so that the server is never busy with
+        it for long.
+        """
+        ends = self.lanes()
+        touched = sorted(self._scan("touched"))
+        for lane, (fresh, end) in ends.items():
+            first = 0
+            if after is not None:
+                if lane < after.lane:
+                    continue
+                first = after.offset + 1 if lane == after.lane else 0
+            yield from (key for key in touched if key.lane == lane and key.offset >= first)
+            if lane != ASIDE and state in (None, "ready"):
+                yield from (Key(lane, offset) for offset in range(max(first, fresh), end))
+
+    def lanes(self) -> dict[int, tuple[int, int]]:
+        """Return where what was never delivered begins in each lane, and where it ends."""
+        return {
+            cast("int", lane): (cast("int", fresh), cast("int", end))
+            for lane, fresh, end in _rows(cast("list[object]", self._look("lanes")), 3)
+        }
 
 
 def _rows(words: list[object], width: int) -> Iterator[tuple[object, ...]]:

@@ -29,6 +29,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
         "queue/letters",
         "queue/history",
     ),
+    "tables": ("queue/layout", "queue/lanes"),
 }
 """Files that come before one of the same name, in this order: each uses what stands before it."""
 VERSION_BYTES: Final = 4

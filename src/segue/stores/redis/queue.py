@@ -45,6 +45,7 @@ from segue.stores.redis.items import (
     Parcel,
     check_size,
     id_from_wire,
+    key_from_wire,
     message_of,
     parcel_of,
     record_of,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 LIBRARY: Final = "queue"
 ITEMS_PER_CALL_MAX: Final = 100_000
 """How many messages one call pushes: the server does nothing else meanwhile."""
+SCAN_COUNT: Final = 1_000
+"""About how many messages the server lists at a time."""
 
 _BYTES: Final = {bytes}
 _LOST: Final = {
@@ -88,8 +91,10 @@ class RedisQueue:
         self._is_named = False
         self._removals = store.removals.get(name, 0)
         self._letters = RedisDeadLetters(self.look, self.change)
-        self._inspection = Inspection(name, self.look, self._letters)
-        self._history = History(self.look, self._push_parcels)
+        self._inspection = Inspection(name, self.look, self._letters, self._scan)
+        self._history = History(
+            self._inspection, self.look, self._push_parcels, scan=self._scan, kept=self._kept
+        )
 
     def change(self, name: str, *words: Word) -> object:
         """Have one of the queue's functions change something. Raises Refusal."""
@@ -105,6 +110,30 @@ class RedisQueue:
         self._store.require_open()
         if self._store.removals.get(self.name, 0) != self._removals:
             raise StoreClosed(f"queue {self.name} was removed")
+
+    def _scan(self, name: str) -> Iterator[Key]:
+        """Yield the messages that one of the queue's hashes has, in no order."""
+        self._require_open()
+        key = f"{self._base}:{name}"
+        cursor = 0
+        while True:
+            answer = self._calls.command(key, "HSCAN", key, cursor, "COUNT", SCAN_COUNT)
+            said, fields = cast("tuple[bytes, list[bytes]]", answer)
+            yield from map(key_from_wire, fields[::2])
+            cursor = int(said)
+            if not cursor:
+                return
+
+    def _kept(self, lane: int, first: int) -> Iterator[int]:
+        """Yield the offsets of a lane's settled messages that are kept, from `first` on."""
+        key = f"{self._base}:kept_{lane}"
+        while True:
+            words = ("ZRANGEBYSCORE", key, first, "+inf", "LIMIT", 0, SCAN_COUNT)
+            found = cast("list[bytes]", self._calls.command(key, *words))
+            yield from map(int, found)
+            if not found:
+                return
+            first = int(found[-1]) + 1
 
     # Rules ---------------------------------------------------------------------------------
 
@@ -313,11 +342,14 @@ class RedisQueue:
         patience = Patience(self._calls, self._base, timeout, name="timeout")
         while True:
             answer = cast("list[int]", self.look("probe", patience.waiter, patience.step_us))
-            if answer[0]:
+            found, more, pause_us = answer
+            if found:
                 return True
+            if more:
+                continue  # There was more in the way than one call may look at.
             if patience.is_over or not patience.waiter:
                 return False
-            patience.wait(_seconds(answer[1]))
+            patience.wait(_seconds(pause_us))
 
     def consume(
         self,

@@ -62,9 +62,7 @@ class RedisStore:
         self._named: set[tuple[Kind, str]] = set()
         self._closed = False
         try:
-            _check_server(
-                self.calls, format_key(self.namespace), is_synced=address.options.fsync
-            )
+            _check_server(self.calls, format_key(self.namespace), is_synced=address.options.fsync)
             _check_store(self.calls, format_key(self.namespace), self.url, create=create)
         except BaseException:
             self.calls.servers.close()

@@ -9,13 +9,12 @@
 --
 -- and what the function needs follows. Refusals are errors that begin with SEGUE.
 --
--- <base>:requests        HASH  line → the number, time and answer of its last request
--- <base>:waiting_<what>  ZSET  who waits for something → until when, µs of ticks
--- <base>:wake_<waiter>   LIST  whoever waits blocks here (BLPOP); an element wakes it
+-- <base>:request_<line>  STRING  the number of a line's last request (8 bytes) and its answer
+-- <base>:waiting_<what>  ZSET    who waits for something → until when, µs of ticks
+-- <base>:wake_<waiter>   LIST    whoever waits blocks here (BLPOP); an element wakes it
 
-local REQUESTS_KEPT = 16       -- lines that are remembered without a look at their age
-local REQUEST_KEPT_US = 600e6  -- how long a request may take to arrive a second time
-local WAKE_KEPT_MS = 10000     -- how long a call waits for somebody who may be gone
+local REQUEST_KEPT_MS = 600000  -- how long a request may take to arrive a second time
+local WAKE_KEPT_MS = 10000      -- how long a call waits for somebody who may be gone
 
 -- Numbers beyond 2^31 must not be written by the Lua of the server, which rounds them.
 local function whole(number)
@@ -30,17 +29,6 @@ local function time_of(argument)
   end
   local now, ticks = string.match(argument, '^(%d+) (%d+)$')
   return tonumber(now), tonumber(ticks)
-end
-
--- Drop lines nobody has used for long. Looks at a few at a time.
-local function forget_lines(key, now_us)
-  if redis.call('HLEN', key) <= REQUESTS_KEPT then return end
-  for _, line in ipairs(redis.call('HRANDFIELD', key, 8)) do
-    local seen = redis.call('HGET', key, line)
-    if seen and struct.unpack('>I8', seen, 9) + REQUEST_KEPT_US < now_us then
-      redis.call('HDEL', key, line)
-    end
-  end
 end
 
 -- Note that `waiter` blocks until something of the kind `what` happens. Those who gave up are
@@ -80,29 +68,28 @@ local function once(base, argv, body, recall)
   if line == '' then
     return (body(base, argv, now_us, ticks_us))
   end
-  local key = base .. ':requests'
+  local key = base .. ':request_' .. line
   local request = tonumber(argv[3])
-  local seen = redis.call('HGET', key, line)
-  if seen then
-    local last = struct.unpack('>I8', seen)
+  local head = redis.call('GETRANGE', key, 0, 7)
+  if #head == 8 then
+    local last = struct.unpack('>I8', head)
     if last == request then
-      -- Written again: who waits for replicas on a new connection waits for what that one wrote.
-      redis.call('HSET', key, line, seen)
-      local remembered = cmsgpack.unpack(string.sub(seen, 17))
-      return recall and recall(base, remembered) or remembered
+      -- A change: who waits for replicas on a new connection waits for what was written before it.
+      redis.call('PEXPIRE', key, REQUEST_KEPT_MS)
+      local remembered = cmsgpack.unpack(redis.call('GETRANGE', key, 8, -1))
+      if recall and not (type(remembered) == 'table' and remembered.err) then
+        return recall(base, remembered)
+      end
+      return remembered
     end
     if last > request then
       return redis.error_reply('SEGUESTALE request ' .. whole(request) .. ' came too late')
     end
-  else
-    forget_lines(key, now_us)
   end
   local answer, memory = body(base, argv, now_us, ticks_us)
-  if type(answer) == 'table' and answer.err then
-    return answer
-  end
+  -- Refusals are remembered, too: a copy of one that comes late must not be granted.
   if memory == nil then memory = answer end
-  redis.call('HSET', key, line, struct.pack('>I8I8', request, now_us) .. cmsgpack.pack(memory))
+  redis.call('SET', key, struct.pack('>I8', request) .. cmsgpack.pack(memory), 'PX', REQUEST_KEPT_MS)
   return answer
 end
 

@@ -4,7 +4,7 @@
 --     token                    the one given last
 --     owner                    who holds it; missing while nobody does
 --     until                    µs of ticks when it expires; missing while nobody holds it
--- <base>:requests        HASH  see common.lua
+-- <base>:request_<line>  STRING  see common.lua
 -- <base>:waiting_lock    ZSET  who waits until it is released, see common.lua
 -- <base>:wake_<waiter>   LIST  see common.lua
 --

@@ -24,7 +24,7 @@
 -- <base>:producers           HASH    number of a producer → "<epoch> <last sequence, 19 digits>"
 -- <base>:adopted             ZSET    digest of the key of an adoption → its first offset
 --
--- and what common.lua keeps: requests, waiting_records, wake_<waiter>.
+-- and what common.lua keeps: request_<line>, waiting_records, wake_<waiter>.
 --
 -- Numbers within the strings are little-endian, as NumPy reads them; facts are big-endian.
 

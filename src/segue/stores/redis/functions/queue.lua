@@ -11,7 +11,7 @@
 --                                queue_<p>:head_segment, :tail_segment
 --                                                      the first and last segment there is
 --                                queue_<p>:tail_count  how many were ever put in the last one
---                                queue_<p>:recut       1 if segments are not all of one size
+--                                queue_<p>:cuts        offset:segment:size, where that changed
 --                                queue_<p>:held        messages that wait for others of their group
 --                                later:next_offset     the same of what is pushed with a delay
 --                                dead:next_number      the number of the next dead letter
@@ -59,7 +59,7 @@ offer('count', count, FREES)
 offer('stats', stats, FREES)
 offer('state', state, FREES)
 offer('look_up', look_up, FREES)
-offer('browse', browse, FREES)
+offer('statuses', statuses, FREES)
 offer('rules', rules, FREES)
 offer('configure', configure)
 offer('pause', pause, FREES)
@@ -69,7 +69,7 @@ offer('letters', letters, FREES)
 offer('revive', revive)
 offer('discard', discard, FREES)
 offer('lanes', lanes, FREES)
-offer('history', history, FREES)
+offer('items', items, FREES)
 
 -- Adopting ----------------------------------------------------------------------------------------
 

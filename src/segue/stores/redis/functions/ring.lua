@@ -17,7 +17,7 @@
 -- <base>:outcomes        HASH  transaction id → what it committed: token, first offset, count, and
 --                              group, start, stop of what it took
 -- <base>:outcome_order   ZSET  transaction id → token; the oldest are forgotten first
--- <base>:requests        HASH  see common.lua
+-- <base>:request_<line>  STRING  see common.lua
 -- <base>:waiting_lock    ZSET  who waits until the ring is let go of, see common.lua
 -- <base>:wake_<waiter>   LIST  see common.lua
 

@@ -4,7 +4,6 @@
 -- here changes anything. A page ends after so many offsets, or with the message that makes it
 -- larger than so many bytes: {the offset to go on from, rows}.
 
-local ASIDE = 4294967295
 local SAMPLES = 8          -- messages whose length stands for that of all of a lane
 local CHUNK_FIRST = 8      -- messages of a segment that are looked at before it is known how long they are
 local CHUNK_MAX = 500
@@ -15,36 +14,24 @@ local FRESH, TOUCHED, DEAD, KEPT = 0, 1, 2, 3
 
 -- Queues --------------------------------------------------------------------------------------
 
-local function id_of(lane, offset)
-  if lane == ASIDE then return string.format('later-%016d', offset) end
-  return string.format('%d-%d', lane, offset)
-end
-
 -- What was never delivered of a lane: from which offset to which, and in which segments.
 local function fresh_of(base, lane)
   if lane == ASIDE then return {first = math.huge, stop = math.huge} end
   local name = 'queue_' .. whole(lane)
   local said = redis.call('HMGET', base .. ':metadata', name .. ':count', name .. ':next_offset',
-    name .. ':head_segment', name .. ':tail_segment', name .. ':recut', 'segment_size')
+    name .. ':head_segment', name .. ':tail_segment', name .. ':cuts', 'segment_size')
   local function number(place) return tonumber(said[place] or 0) end
   return {
     key = base .. ':' .. name .. '_seg_', first = number(2) - number(1), stop = number(2),
-    head = number(3), tail = number(4), is_recut = said[5] == '1', size = tonumber(said[6] or 100),
+    head = number(3), tail = number(4), cuts = cuts_of(said[5]),
+    rules = {segment_size = tonumber(said[6] or 100)},
   }
 end
 
 -- The segment with an offset of a lane, and the place of the offset in it.
 local function find(fresh, offset)
-  if not fresh.is_recut then
-    local segment = math.floor(offset / fresh.size)
-    return segment, offset - (segment == fresh.head and fresh.first or segment * fresh.size)
-  end
-  local left = offset - fresh.first
-  for segment = fresh.head, fresh.tail do
-    local length = redis.call('LLEN', fresh.key .. whole(segment))
-    if left < length then return segment, left end
-    left = left - length
-  end
+  local segment, start = segment_of(fresh, fresh, offset)
+  return segment, offset - math.max(start, fresh.first)
 end
 
 -- Up to `most` items of a lane from an offset on, all of one segment.

@@ -10,7 +10,7 @@
 --                                      until_us: until when, µs of ticks · routes: as JSON, from
 --                                      which sequence number on there were how many partitions
 --
--- and what common.lua keeps: requests, waiting_group_<group>, wake_<waiter>.
+-- and what common.lua keeps: request_<line>, waiting_group_<group>, wake_<waiter>.
 
 local ROUSED_MAX = 1000  -- members that one change of their group wakes
 

@@ -10,8 +10,9 @@ from segue.stores.redis.waiting import Patience
 
 KEYS_MAX: Final = 1000
 """How many keys one wait blocks on; the others are looked at when it is over."""
-CLUSTER_STEP_SECONDS: Final = 0.04
-"""How long a wait blocks on one of several partitions where they are on different servers."""
+CLUSTER_STEP_SECONDS: Final = 0.03
+"""How soon several partitions are looked at again where no server has all of them: blocking on one
+for so short a time would last for longer, as servers look at timeouts ten times a second only."""
 CLUSTER_LOOK_SECONDS: Final = 0.002
 """What it adds to that for each partition, so that looking at very many is not all that is done."""
 WAIT_SECONDS_MIN: Final = 0.001
@@ -43,16 +44,23 @@ class Vigil:
         self._is_cluster = is_cluster
         self._patience = Patience(calls, "", timeout, name="timeout")
         self._step_us_max = step_us_max
-        self._turn = 0
         self.bases: Sequence[str] = ()
         """Where a try asked to be woken."""
 
     def tries(self) -> Iterator[Wait]:
         """Yield at once, and then whenever there may be something, until the time is over."""
         yield NO_WAIT
+        if self._patience.is_over:
+            return
         while not self._patience.is_over:
-            yield Wait(self._patience.waiter, self._step_us())
+            yield NO_WAIT if self._is_scattered else Wait(self._patience.waiter, self._step_us())
             self._block()
+        yield NO_WAIT  # What came at the very end came in time.
+
+    @property
+    def _is_scattered(self) -> bool:
+        """Whether no server could wake us for all we wait for."""
+        return self._is_cluster and len(self.bases) > 1
 
     def _step_us(self) -> int:
         step_us = self._patience.step_us
@@ -60,14 +68,11 @@ class Vigil:
 
     def _block(self) -> None:
         timeout = max(WAIT_SECONDS_MIN, self._step_us() / 1_000_000)
-        bases = self.bases
-        if not bases:
+        if self._is_scattered:
+            step = max(CLUSTER_STEP_SECONDS, CLUSTER_LOOK_SECONDS * len(self.bases))
+            time.sleep(min(timeout, step))
+        elif self.bases:
+            keys = [f"{base}:wake_{self._patience.waiter}" for base in self.bases[:KEYS_MAX]]
+            self._calls.wait(keys[0], "BLPOP", *keys, f"{timeout:.3f}", timeout=timeout)
+        else:
             time.sleep(timeout)  # There is nothing that anybody could wake us for.
-            return
-        if self._is_cluster and len(bases) > 1:
-            step = max(CLUSTER_STEP_SECONDS, CLUSTER_LOOK_SECONDS * len(bases))
-            timeout = min(timeout, step)
-            self._turn += 1
-            bases = [bases[self._turn % len(bases)]]
-        keys = [f"{base}:wake_{self._patience.waiter}" for base in bases[:KEYS_MAX]]
-        self._calls.wait(keys[0], "BLPOP", *keys, f"{timeout:.3f}", timeout=timeout)

@@ -23,11 +23,21 @@ end
 -- Keep a settled message readable, where the rules say so.
 local function keep(q, lane, offset, item)
   if not q.rules.keeps or not item then return end
-  redis.call('HSET', q.base .. ':kept', id_of(lane, offset), item)
+  if redis.call('HSET', q.base .. ':kept', id_of(lane, offset), item) == 0 then return end
   redis.call('ZADD', q.base .. ':kept_' .. whole(lane), whole(offset), whole(offset))
   redis.call('HINCRBY', q.meta, 'kept_' .. whole(lane) .. ':bytes', #item)
   q.trims = q.trims or {}
   q.trims[lane] = true
+end
+
+-- Take out what comes to life again: it is told once.
+local function unkeep(q, id)
+  local item = redis.call('HGET', q.base .. ':kept', id)
+  if not item then return end
+  local lane, offset = place_of(id)
+  redis.call('HDEL', q.base .. ':kept', id)
+  redis.call('ZREM', q.base .. ':kept_' .. whole(lane), whole(offset))
+  redis.call('HINCRBY', q.meta, 'kept_' .. whole(lane) .. ':bytes', -#item)
 end
 
 -- Forget a message that is done with, whatever it was doing.

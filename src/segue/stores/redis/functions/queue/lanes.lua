@@ -5,7 +5,7 @@ local function lane_of(q, priority)
   if lane then return lane end
   local name = 'queue_' .. whole(priority)
   local said = redis.call('HMGET', q.meta, name .. ':count', name .. ':next_offset',
-    name .. ':head_segment', name .. ':tail_segment', name .. ':tail_count', name .. ':recut')
+    name .. ':head_segment', name .. ':tail_segment', name .. ':tail_count', name .. ':cuts')
   lane = make_lane(q.base, priority, said, 1)
   q.lanes[priority] = lane
   return lane
@@ -21,6 +21,38 @@ end
 
 local function segment_key(lane, number)
   return lane.key .. whole(number)
+end
+
+-- Return the segment that an offset belongs to, and the first offset of that segment.
+local function segment_of(q, lane, offset)
+  local first, number, size = 0, 0, q.rules.segment_size
+  if lane.cuts then
+    for _, cut in ipairs(lane.cuts) do
+      if cut[1] > offset then break end
+      first, number, size = cut[1], cut[2], cut[3]
+    end
+  end
+  local ahead = math.floor((offset - first) / size)
+  return number + ahead, first + ahead * size
+end
+
+-- Have segments be of another size from here on.
+local function cut_lane(q, lane, size_before)
+  if lane.next_offset == 0 then return end
+  local cuts = lane.cuts or { { 0, 0, size_before } }
+  local number = lane.tail_count > 0 and lane.tail + 1 or lane.tail
+  if cuts[#cuts][1] == lane.next_offset then table.remove(cuts) end
+  if lane.count == 0 then cuts = {} end
+  while #cuts > 1 and cuts[2][1] <= lane.next_offset - lane.count do table.remove(cuts, 1) end
+  cuts[#cuts + 1] = { lane.next_offset, number, q.rules.segment_size }
+  lane.cuts, lane.tail, lane.tail_count = cuts, number, 0
+  if lane.count == 0 then lane.head = number end
+  local words = {}
+  for _, cut in ipairs(cuts) do
+    words[#words + 1] = whole(cut[1]) .. ':' .. whole(cut[2]) .. ':' .. whole(cut[3])
+  end
+  set(q, lane.name .. ':cuts', table.concat(words, ','))
+  lane.is_changed = true
 end
 
 -- Append items to a lane and return the offset of the first.
@@ -78,12 +110,8 @@ end
 local function leave_drained(q, lane)
   if lane.count == 0 then
     lane.head = lane.tail
-  elseif not lane.is_recut then
-    lane.head = math.floor((lane.next_offset - lane.count) / q.rules.segment_size)
   else
-    while lane.head < lane.tail and redis.call('EXISTS', segment_key(lane, lane.head)) == 0 do
-      lane.head = lane.head + 1
-    end
+    lane.head = segment_of(q, lane, lane.next_offset - lane.count)
   end
 end
 

@@ -4,6 +4,7 @@ local DEFAULT_RULES = '@DEFAULT_RULES@'
 local RULES_CACHED = 256
 local LOOKED_MAX = 10000   -- messages one call passes over, gives back or promotes
 local HELD_MAX = 10000     -- messages of a queue that wait for their groups; beyond, lanes wait
+local SLICE = 100          -- who is looked at in a line at a time
 local ARGUMENTS_MAX = 4000 -- what one command is given at most
 local ASIDE = 4294967295
 local DIGEST_BYTES = 16
@@ -46,6 +47,16 @@ local function rules_of(text)
   return rules
 end
 
+-- Where segments became of another size: offset, segment and size of each, the first one before all.
+local function cuts_of(text)
+  if not text then return nil end
+  local cuts = {}
+  for offset, segment, size in string.gmatch(text, '(%d+):(%d+):(%d+)') do
+    cuts[#cuts + 1] = { tonumber(offset), tonumber(segment), tonumber(size) }
+  end
+  return cuts
+end
+
 local function make_lane(base, priority, said, first)
   local name = 'queue_' .. whole(priority)
   return {
@@ -53,7 +64,7 @@ local function make_lane(base, priority, said, first)
     is_new = not said[first + 1],
     count = tonumber(said[first] or 0), next_offset = tonumber(said[first + 1] or 0),
     head = tonumber(said[first + 2] or 0), tail = tonumber(said[first + 3] or 0),
-    tail_count = tonumber(said[first + 4] or 0), is_recut = said[first + 5] == '1',
+    tail_count = tonumber(said[first + 4] or 0), cuts = cuts_of(said[first + 5]),
   }
 end
 
@@ -62,7 +73,7 @@ local function open(base, now_us, ticks_us)
   local meta = base .. ':metadata'
   local said = redis.call('HMGET', meta, 'rules', 'paused', 'generation', 'token', 'lease_first',
     'delayed_first', 'in_line', 'queue_0:count', 'queue_0:next_offset', 'queue_0:head_segment',
-    'queue_0:tail_segment', 'queue_0:tail_count', 'queue_0:recut')
+    'queue_0:tail_segment', 'queue_0:tail_count', 'queue_0:cuts')
   return {
     base = base, now = now_us, ticks = ticks_us, meta = meta,
     rules = rules_of(said[1] or DEFAULT_RULES),
@@ -138,6 +149,13 @@ local function add_total(q, name, count)
   if count > 0 then redis.call('HINCRBY', q.base .. ':totals', name, count) end
 end
 
+-- Tell whether an item has all it says it has: anybody may have written it.
+local function is_sound(item)
+  local flags = string.byte(item, 9)
+  if not flags or #item < 12 then return false end
+  return #item >= 12 + (flags % 2 == 1 and 8 or 0) + (flags >= 8 and DIGEST_BYTES or 0)
+end
+
 local function has_ttl(item)
   local flags = string.byte(item, 9)
   -- A dead letter that was redriven has no such time any more (bit 2).
@@ -162,7 +180,9 @@ local function pack_state(s)
   return packed
 end
 
+-- Return a state, nil if it cannot be one.
 local function unpack_state(packed)
+  if #packed < STATE_HEAD then return nil end
   local kind, started, token, attempt, since, priority, not_before, cause, group, size =
     struct.unpack(STATE, packed)
   return {
@@ -175,7 +195,7 @@ end
 
 local function state_of(q, id)
   local packed = redis.call('HGET', q.base .. ':touched', id)
-  return packed and unpack_state(packed)
+  return packed and unpack_state(packed) or nil
 end
 
 local function save_state(q, id, s)
@@ -183,6 +203,16 @@ local function save_state(q, id, s)
 end
 
 local function item_of(q, id)
-  return redis.call('HGET', q.base .. ':bodies', id)
+  local item = redis.call('HGET', q.base .. ':bodies', id)
+  return item and is_sound(item) and item or nil
+end
+
+-- Forget a message of which nobody can tell what it is.
+local function drop_damaged(q, id)
+  redis.call('HDEL', q.base .. ':touched', id)
+  redis.call('HDEL', q.base .. ':bodies', id)
+  redis.call('ZREM', q.base .. ':leases', id)
+  redis.call('ZREM', q.base .. ':delayed', id)
+  add_total(q, 'damaged', 1)
 end
 

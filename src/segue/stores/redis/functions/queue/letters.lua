@@ -22,13 +22,14 @@ local function revive(base, argv, now_us, ticks_us)
   for place = 4, #argv, 2 do
     local id = argv[place]
     local letter = redis.call('HGET', base .. ':letters', id)
-    if letter and struct.unpack('>I8', letter) == tonumber(argv[place + 1]) then
+    if letter and #letter >= LETTER_HEAD and struct.unpack('>I8', letter) == tonumber(argv[place + 1]) then
       local _, _, priority, attempt, _, _, size = struct.unpack(LETTER, letter)
       local item = string.sub(letter, LETTER_HEAD + size + 1)
       redis.call('HDEL', base .. ':letters', id)
       redis.call('ZREM', base .. ':dead', id)
       local s = fresh_state(priority, group_of(item))
       s.attempt, s.since, s.cause = attempt, attempt, REDRIVEN
+      unkeep(q, id)
       redis.call('HSET', base .. ':bodies', id, item)
       save_state(q, id, s)
       line_up(q, id, s)
@@ -52,7 +53,7 @@ local function discard(base, argv, now_us, ticks_us)
   for place = 4, #argv, 2 do
     local id = argv[place]
     local letter = redis.call('HGET', base .. ':letters', id)
-    if letter and struct.unpack('>I8', letter) == tonumber(argv[place + 1]) then
+    if letter and #letter >= 8 and struct.unpack('>I8', letter) == tonumber(argv[place + 1]) then
       redis.call('HDEL', base .. ':letters', id)
       redis.call('ZREM', base .. ':dead', id)
       discarded = discarded + 1

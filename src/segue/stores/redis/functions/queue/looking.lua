@@ -1,23 +1,26 @@
 -- Looking, without changing anything anybody could see.
 
 -- Visit what waits, in order, until `visit(id, state or nil, lane, offset, priority, item)` says
--- true.
+-- 'all'; 'lane' ends with what was never delivered of a priority.
 local function each_waiting(q, visit)
   for _, lane in ipairs(lanes_of(q)) do
     local priority = lane.priority
-    for _, entry in ipairs(line_of(q, priority)) do
-      local id = entry[2]
+    local is_done = each_in_line(q, priority, function(id)
       local s, item = state_of(q, id), item_of(q, id)
-      if s and item then
-        local home, offset = place_of(id)
-        if visit(id, s, home, offset, priority, item) then return end
-      end
-    end
+      if not s or not item then return false end
+      local home, offset = place_of(id)
+      return visit(id, s, home, offset, priority, item) == 'all'
+    end)
+    if is_done then return end
     local offset = lane.next_offset - lane.count
     local segment = lane.head
-    while offset < lane.next_offset and segment <= lane.tail do
-      for _, item in ipairs(redis.call('LRANGE', segment_key(lane, segment), 0, -1)) do
-        if visit(id_of(priority, offset), nil, priority, offset, priority, item) then return end
+    local said
+    while offset < lane.next_offset and segment <= lane.tail and said ~= 'lane' do
+      local items = redis.call('LRANGE', segment_key(lane, segment), 0, -1)
+      for _, item in ipairs(items) do
+        said = is_sound(item) and visit(id_of(priority, offset), nil, priority, offset, priority, item)
+        if said == 'all' then return end
+        if said == 'lane' then break end
         offset = offset + 1
       end
       segment = segment + 1
@@ -29,8 +32,10 @@ end
 local function each_admitted(q, visit)
   local places = q.rules.group_concurrency
   local taken = {}
-  local held = 0
-  each_waiting(q, function(id, s, lane, offset, priority, item)
+  local held, looked = 0, 0
+  each_waiting(q, function(id, s, _, _, priority, item)
+    looked = looked + 1
+    if looked > HELD_MAX + LOOKED_MAX then return 'all' end
     local group = group_of(item)
     local is_started = s ~= nil and s.started == 1
     if group then
@@ -42,7 +47,7 @@ local function each_admitted(q, visit)
       end
       if count[1] >= places or (count[2] >= places and not is_started) then
         held = held + 1
-        return held > HELD_MAX
+        return held > HELD_MAX and 'lane' or nil
       end
       if not is_over(q, item) then
         count[1] = count[1] + 1
@@ -51,7 +56,7 @@ local function each_admitted(q, visit)
         count[2] = count[2] - 1
       end
     end
-    return visit(id, s, priority, item, is_over(q, item))
+    return visit(id, s, priority, item, is_over(q, item)) and 'all' or nil
   end)
 end
 
@@ -88,13 +93,14 @@ local function put_back(q, delivery)
     return
   end
   local lane = lane_of(q, priority)
+  lane.head = delivery.segment
   untake_fresh(lane, delivery.items, 1)
   save_lane(q, lane)
   redis.call('ZADD', q.base .. ':lines', priority, priority)
 end
 
--- Answer whether something could be leased now, and in how many µs something may happen. 4:waiter
--- is woken within 5:µs.
+-- Answer whether something could be leased now, whether there was too much in the way to tell, and in
+-- how many µs something may happen. 4:waiter is woken within 5:µs.
 local function probe(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   tend(q)
@@ -113,7 +119,7 @@ local function probe(base, argv, now_us, ticks_us)
   -- What was put back is no news.
   q.news = 0
   finish(q)
-  return { #found, more and 0 or next_event(q, rate_wait_us(q)) }
+  return { #found, more and 1 or 0, next_event(q, rate_wait_us(q)) }
 end
 
 local function counts(q)
@@ -202,18 +208,8 @@ end
 local function fresh_item(q, lane, offset)
   local first = lane.next_offset - lane.count
   if offset < first or offset >= lane.next_offset then return nil end
-  if not lane.is_recut then
-    local number = math.floor(offset / q.rules.segment_size)
-    local start = number == lane.head and first or number * q.rules.segment_size
-    return redis.call('LINDEX', segment_key(lane, number), offset - start)
-  end
-  local left = offset - first
-  for number = lane.head, lane.tail do
-    local length = redis.call('LLEN', segment_key(lane, number))
-    if left < length then return redis.call('LINDEX', segment_key(lane, number), left) end
-    left = left - length
-  end
-  return nil
+  local number, start = segment_of(q, lane, offset)
+  return redis.call('LINDEX', segment_key(lane, number), offset - math.max(first, start)) or nil
 end
 
 -- Add how a message stands: id, priority, state (empty if it was never touched), µs left, item.
@@ -226,78 +222,38 @@ local function add_status(q, answer, id, packed, priority, item)
   answer[#answer + 1] = item
 end
 
+-- Add how a message stands that is not settled or dead; nothing of one that is.
+local function add_alive(q, answer, id)
+  local packed, item = redis.call('HGET', q.base .. ':touched', id), redis.call('HGET', q.base .. ':bodies', id)
+  if packed and item then
+    local s = unpack_state(packed)
+    add_status(q, answer, id, packed, s and s.priority or 0, item)
+    return
+  end
+  local priority, offset = place_of(id)
+  local fresh = priority ~= ASIDE and fresh_item(q, lane_of(q, priority), offset)
+  if fresh then add_status(q, answer, id, nil, priority, fresh) end
+end
+
 -- Answer how the message 4:id stands, and its dead letter if it is one.
 local function look_up(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   tend(q)
   finish(q)
-  local id = argv[4]
   local alive, letter = {}, {}
-  local packed, item = redis.call('HGET', base .. ':touched', id), item_of(q, id)
-  if packed and item then
-    add_status(q, alive, id, packed, unpack_state(packed).priority, item)
-  else
-    local priority, offset = place_of(id)
-    local fresh = priority ~= ASIDE and fresh_item(q, lane_of(q, priority), offset)
-    if fresh then add_status(q, alive, id, nil, priority, fresh) end
-  end
-  local dead = redis.call('HGET', base .. ':letters', id)
-  if dead and #alive == 0 then letter = { id, dead } end
+  add_alive(q, alive, argv[4])
+  local dead = redis.call('HGET', base .. ':letters', argv[4])
+  if dead and #alive == 0 then letter = { argv[4], dead } end
   return { alive, letter }
 end
 
--- Return the offsets of a lane that were touched and are not settled, in order, from `first` on.
-local function touched_of(all, lane, first)
-  local offsets = {}
-  for _, each in ipairs(all) do
-    if each[1] == lane and each[2] >= first then offsets[#offsets + 1] = each[2] end
-  end
-  table.sort(offsets)
-  return offsets
-end
-
--- Answer up to 4:limit messages behind lane 5 and offset 6 that are in state 7 (0: any) and not
--- dead, in the order of their ids.
-local function browse(base, argv, now_us, ticks_us)
+-- Answer how the messages 4… stand, those that are not settled or dead.
+local function statuses(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   tend(q)
   finish(q)
-  local limit, after_lane, after_offset = tonumber(argv[4]), tonumber(argv[5]), tonumber(argv[6])
-  local wanted = tonumber(argv[7])
-  local all = {}
-  for _, id in ipairs(redis.call('HKEYS', base .. ':touched')) do
-    local lane, offset = place_of(id)
-    all[#all + 1] = { lane, offset }
-  end
-  local numbers = {}
-  for _, lane in ipairs(lanes_of(q)) do numbers[#numbers + 1] = lane.priority end
-  numbers[#numbers + 1] = ASIDE
   local answer = {}
-  for _, lane in ipairs(numbers) do
-    if lane >= after_lane then
-      local first = lane == after_lane and after_offset + 1 or 0
-      for _, offset in ipairs(touched_of(all, lane, first)) do
-        if #answer >= limit * 5 then return answer end
-        local id = id_of(lane, offset)
-        local packed, item = redis.call('HGET', base .. ':touched', id), item_of(q, id)
-        local s = packed and unpack_state(packed)
-        local kind = s and (s.kind == HELD_BACK and READY or s.kind)
-        if s and item and (wanted == 0 or kind == wanted) then
-          add_status(q, answer, id, packed, s.priority, item)
-        end
-      end
-      if lane ~= ASIDE and (wanted == 0 or wanted == READY) then
-        local fresh = lane_of(q, lane)
-        local offset = math.max(first, fresh.next_offset - fresh.count)
-        while offset < fresh.next_offset do
-          if #answer >= limit * 5 then return answer end
-          local item = fresh_item(q, fresh, offset)
-          if item then add_status(q, answer, id_of(lane, offset), nil, lane, item) end
-          offset = offset + 1
-        end
-      end
-    end
-  end
+  for place = 4, #argv do add_alive(q, answer, argv[place]) end
   return answer
 end
 

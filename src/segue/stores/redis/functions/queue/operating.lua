@@ -17,16 +17,18 @@ local function configure(base, argv, now_us, ticks_us)
   end
   if after.segment_size ~= before.segment_size then
     redis.call('HSET', q.meta, 'segment_size', after.segment_size)
-    for _, lane in ipairs(lanes_of(q)) do
-      if lane.next_offset > 0 then redis.call('HSET', q.meta, lane.name .. ':recut', 1) end
-    end
+    for _, lane in ipairs(lanes_of(q)) do cut_lane(q, lane, before.segment_size) end
   end
   for _, field in ipairs(redis.call('HKEYS', base .. ':groups')) do
     if string.sub(field, 1, 1) == 'h' then call_up(q, string.sub(field, 2)) end
   end
-  if before.keeps then
-    for _, lane in ipairs(lanes_of(q)) do trim_kept(q, lane.priority) end
-    trim_kept(q, ASIDE)
+  if before.keeps and not after.keeps then
+    redis.call('UNLINK', base .. ':kept', base .. ':kept_' .. whole(ASIDE))
+    redis.call('HDEL', q.meta, 'kept_' .. whole(ASIDE) .. ':bytes')
+    for _, lane in ipairs(lanes_of(q)) do
+      redis.call('UNLINK', base .. ':kept_' .. whole(lane.priority))
+      redis.call('HDEL', q.meta, 'kept_' .. whole(lane.priority) .. ':bytes')
+    end
   end
   finish(q)
   rouse(base, 'takers', LOOKED_MAX, ticks_us)
@@ -65,7 +67,9 @@ local function purge(base, _, now_us, ticks_us)
   end
   for _, id in ipairs(redis.call('HKEYS', base .. ':touched')) do
     local s = state_of(q, id)
-    if s and s.kind ~= LEASED then
+    if not s then
+      drop_damaged(q, id)
+    elseif s.kind ~= LEASED then
       settle(q, id, s)
       purged = purged + 1
     end
@@ -94,7 +98,6 @@ local function remove(base)
   end
   local last = math.max(q.token, tonumber(q.generation or 0))
   if last > 0 then redis.call('SET', base .. ':token', whole(last)) end
-  redis.call('PEXPIRE', base .. ':requests', whole(REQUEST_KEPT_US / 1000))
   rouse(base, 'takers', LOOKED_MAX, 0)
   rouse(base, 'pushers', LOOKED_MAX, 0)
   return is_there

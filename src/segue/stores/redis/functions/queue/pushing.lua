@@ -10,7 +10,6 @@ local function begin(q)
   set(q, 'generation', q.generation)
   set(q, 'token', whole(q.token))
   set(q, 'segment_size', q.rules.segment_size)
-  redis.call('PERSIST', q.base .. ':requests')
 end
 
 local function lanes_of(q)
@@ -27,30 +26,47 @@ local function fresh_count(q)
   return count
 end
 
--- Return the members of a line and those of its priority that wait for their groups, by turn.
-local function line_of(q, priority)
+-- Return those of a priority that wait for their groups, by turn.
+local function held_of(q, priority)
   local entries = {}
-  local ready = redis.call('ZRANGE', q.base .. ':ready_' .. whole(priority), 0, -1, 'WITHSCORES')
-  for place = 1, #ready, 2 do
-    entries[#entries + 1] = { tonumber(ready[place + 1]), ready[place] }
-  end
   local held = redis.call('HGET', q.meta, 'queue_' .. whole(priority) .. ':held')
-  if held and tonumber(held) > 0 then
-    local mark = string.format('%010d', priority)
-    for _, field in ipairs(redis.call('HKEYS', q.base .. ':groups')) do
-      if string.sub(field, 1, 1) == 'h' then
-        local key = q.base .. ':held_' .. string.sub(field, 2)
-        for _, member in ipairs(redis.call('ZRANGEBYLEX', key, '[' .. mark, '(' .. mark .. ':')) do
-          entries[#entries + 1] = { turn_of_member(member), string.sub(member, 28) }
-        end
+  if not held or tonumber(held) == 0 then return entries end
+  local mark = string.format('%010d', priority)
+  for _, field in ipairs(redis.call('HKEYS', q.base .. ':groups')) do
+    if string.sub(field, 1, 1) == 'h' then
+      local key = q.base .. ':held_' .. string.sub(field, 2)
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', key, '[' .. mark, '(' .. mark .. ':')) do
+        entries[#entries + 1] = member
       end
     end
   end
-  table.sort(entries, function(one, other)
-    if one[1] ~= other[1] then return one[1] < other[1] end
-    return one[2] < other[2]
-  end)
+  table.sort(entries)
   return entries
+end
+
+-- Visit who is in line in a priority, and who of it waits for others of its group, by turn, until
+-- `visit(id)` says true. It must not change the line.
+local function each_in_line(q, priority, visit)
+  local held, following = held_of(q, priority), 1
+  local first = 0
+  repeat
+    local ready = redis.call('ZRANGE', q.base .. ':ready_' .. whole(priority), first,
+      first + SLICE - 1, 'WITHSCORES')
+    for place = 1, #ready, 2 do
+      local id = ready[place]
+      local member = held_member({ priority = priority }, id, tonumber(ready[place + 1]))
+      while held[following] and held[following] < member do
+        if visit(string.sub(held[following], 28)) then return true end
+        following = following + 1
+      end
+      if visit(id) then return true end
+    end
+    first = first + SLICE
+  until #ready < 2 * SLICE
+  for place = following, #held do
+    if visit(string.sub(held[place], 28)) then return true end
+  end
+  return false
 end
 
 -- Drop the messages that have waited longest, from the least urgent priority on.
@@ -62,11 +78,15 @@ local function drop(q, count)
   local priorities = redis.call('ZRANGE', q.base .. ':lanes', 0, -1)
   for place = #priorities, 1, -1 do
     local priority = tonumber(priorities[place])
-    for _, entry in ipairs(line_of(q, priority)) do
-      if dropped == count then break end
-      local s = state_of(q, entry[2])
+    local going = {}
+    each_in_line(q, priority, function(id)
+      going[#going + 1] = id
+      return #going == count - dropped
+    end)
+    for _, id in ipairs(going) do
+      local s = state_of(q, id)
       if s then
-        settle(q, entry[2], s)
+        settle(q, id, s)
         dropped = dropped + 1
       end
     end

@@ -19,7 +19,7 @@ local function ack(base, argv, now_us, ticks_us)
   for place, id in ipairs(ids) do
     local packed, token = states[place], tonumber(argv[2 * place + 3])
     local kind, _, held = 0, 0, 0
-    if packed and not done[id] then kind, _, held = struct.unpack('>BBI8', packed) end
+    if packed and #packed >= STATE_HEAD and not done[id] then kind, _, held = struct.unpack('>BBI8', packed) end
     if kind == LEASED and held == token then
       done[id] = true
       if keeps or string.sub(packed, STATE_GROUP, STATE_GROUP + DIGEST_BYTES - 1) ~= NO_GROUP then

@@ -24,8 +24,7 @@ local function take_returned(q, priority, settles)
   local id = first[1]
   local s, item = state_of(q, id), item_of(q, id)
   if not s or not item then
-    redis.call('HDEL', q.base .. ':touched', id)
-    redis.call('HDEL', q.base .. ':bodies', id)
+    drop_damaged(q, id)
     return nil, true
   end
   if s.group and not admits(q, s.group, s.started == 1) then
@@ -63,8 +62,16 @@ local function take_from_lane(q, lane, most, settles)
   if not items then return nil, 0, false end
   local taken, start = {}, first
   for place, item in ipairs(items) do
-    local flags = string.byte(item, 9)
-    if flags % 2 == 1 or flags >= 8 then
+    local flags, _, _, last = string.byte(item, 9, 12)
+    if not last or (flags > 0 and not is_sound(item)) then
+      if #taken > 0 then
+        untake_fresh(lane, items, place)
+        break
+      end
+      add_total(q, 'damaged', 1)
+      q.room = q.room + 1
+      start = first + place
+    elseif flags % 2 == 1 or flags >= 8 then
       local offset = first + place - 1
       local id = id_of(priority, offset)
       local group = group_of(item)
@@ -90,7 +97,7 @@ local function take_from_lane(q, lane, most, settles)
       elseif group then
         untake_fresh(lane, items, place + 1)
         local delivery = { lane = priority, first = offset, attempt = 1, since = 0,
-          priority = priority, items = { item }, ids = { id } }
+          priority = priority, items = { item }, ids = { id }, segment = lane.head }
         if not settles then
           bump(q, 'l' .. group, 1)
           bump(q, 's' .. group, 1)
@@ -115,7 +122,7 @@ local function take_from_lane(q, lane, most, settles)
     q.room = q.room + #taken
   end
   return { lane = priority, first = start, attempt = 1, since = 0, priority = priority,
-    items = taken }, #items, false
+    items = taken, segment = lane.head }, #items, false
 end
 
 -- Return what to deliver next, and whether there may be more than could be looked at.

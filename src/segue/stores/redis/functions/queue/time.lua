@@ -6,7 +6,7 @@ local function tend_leases(q)
   for _, id in ipairs(ended) do
     local s = state_of(q, id)
     if not s then
-      redis.call('ZREM', q.base .. ':leases', id)
+      drop_damaged(q, id)
     elseif is_last(q, s) then
       bury(q, id, s, EXPIRED, 'its lease expired')
     else
@@ -28,6 +28,8 @@ local function tend_delayed(q)
       s.kind = READY
       save_state(q, id, s)
       line_up(q, id, s)
+    else
+      drop_damaged(q, id)
     end
   end
   local first = redis.call('ZRANGE', q.base .. ':delayed', 0, 0, 'WITHSCORES')
