@@ -10,6 +10,7 @@ Left out, because both are right and differ for a reason:
 - In which segment `state` shows what came back where groups are used: a directory looks further
   ahead for them.
 - When a message was pushed once the clock was set back: times in a log never go back.
+- What `ack_many` says of two receipts of one message.
 - Whether a queue is there that nothing was ever pushed to.
 - What a queue takes up, and totals that count nothing.
 """
@@ -268,7 +269,7 @@ class TwinMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(handle=HANDLES, numbers=st.lists(NUMBERS, max_size=6))
     def ack_many(self, handle: int, numbers: list[int]) -> None:
-        leases = list({id(each): each for each in map(self.lease_at, numbers)}.values())
+        leases = list({each.id: each for each in map(self.lease_at, numbers)}.values())
         self.both(
             handle,
             lambda queue, place: queue.ack_many([each.jobs[place].receipt for each in leases]),

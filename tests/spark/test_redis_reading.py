@@ -256,7 +256,7 @@ class TestRanges:
         """Offsets stay, and the other records keep theirs."""
         url = fresh_url()
         with segue.open(url) as store:
-            topic = store.topic("orders", rules=TopicRules(compact=True))
+            topic = store.topic("orders")
             for number in range(20):
                 topic.append(b"%d" % number, key=f"k{number % 5}")
             topic.roll()

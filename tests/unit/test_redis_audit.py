@@ -63,14 +63,17 @@ def test_what_a_removal_left_is_found(store: RedisStore) -> None:
 SPOILS: Final[dict[str, tuple[Spoil, str]]] = {
     "a count": (lambda c, b: c.hincrby(f"{b}:metadata", "queue_0:count", 1), "count is"),
     "an item": (lambda c, b: c.rpush(f"{b}:queue_0_seg_4", b"x"), "the segments hold"),
-    "a segment": (lambda c, b: c.rpush(f"{b}:queue_0_seg_9", b"x"), "is outside"),
+    "a segment": (
+        lambda c, b: c.rpush(f"{b}:queue_0_seg_9", b"x"),
+        "and should be {2: 3, 3: 3, 4: 2}",
+    ),
     "a long segment": (
         lambda c, b: c.rpush(f"{b}:queue_0_seg_3", *[b"x"] * 4),
-        "of at most 3",
+        "3: 7",
     ),
-    "a lost segment": (lambda c, b: c.delete(f"{b}:queue_0_seg_2"), "head_segment is"),
+    "a lost segment": (lambda c, b: c.delete(f"{b}:queue_0_seg_2"), "the segments are"),
     "the head": (lambda c, b: c.hset(f"{b}:metadata", "queue_0:head_segment", "1"), "head_segment"),
-    "the tail": (lambda c, b: c.hset(f"{b}:metadata", "queue_0:tail_count", "1"), "has had 1"),
+    "the tail": (lambda c, b: c.hset(f"{b}:metadata", "queue_0:tail_count", "1"), "and has had 1"),
     "the size": (lambda c, b: c.hset(f"{b}:metadata", "segment_size", "7"), "segment_size is 7"),
     "a lane": (lambda c, b: c.zrem(f"{b}:lanes", "5"), "not among the lanes"),
     "a line": (lambda c, b: c.zrem(f"{b}:lines", "5"), "not among the lines"),

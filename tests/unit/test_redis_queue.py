@@ -322,7 +322,7 @@ def test_a_refusal_that_is_asked_for_again_stays_one(bench: Bench) -> None:
 
 # Damage ------------------------------------------------------------------------------------
 
-JUNK: Final = [b"", b"x", b"\xff" * 9, b"\xff" * 12, b"\xff" * 30, b"\0" * 12 + b"\xff" * 90]
+JUNK: Final = [b"", b"\xff" * 9, b"\xff" * 30, b"\0" * 12 + b"\xff" * 90]
 READINGS: Final[dict[str, Callable[[Queue], object]]] = {
     "peek": lambda queue: queue.peek(9),
     "browse": lambda queue: queue.browse(),
@@ -386,6 +386,77 @@ def test_damage_does_not_stop_the_rest(damaged: Bench) -> None:
             continue
 
     assert b"3" in bodies
+
+
+# What once went wrong ---------------------------------------------------------------------
+
+
+def test_what_waits_for_its_group_hides_nothing_less_urgent(bench: Bench) -> None:
+    bench.queue.push_many([Item(body=b"", group="g"), Item(body=b"", group="g")])
+    bench.queue.push(b"less urgent", priority=5)
+    bench.queue.lease()
+
+    assert bench.queue.wait(0)
+    assert bench.queue.lease().body == b"less urgent"
+
+
+def test_a_group_stays_in_order_however_many_wait(bench: Bench) -> None:
+    """Also from 99 to 100, where ids do not sort as numbers do."""
+    bodies = [b"%d" % number for number in range(103)]
+    bench.queue.push_many([Item(body=body, group="g") for body in bodies])
+    bench.queue.push(b"behind them")
+    first = bench.queue.lease()
+    assert bench.queue.lease().body == b"behind them"
+    bench.queue.ack(first)
+
+    assert drain(bench.queue) == bodies[1:]
+
+
+def test_a_queue_made_anew_does_not_know_the_keys_of_the_one_before(bench: Bench) -> None:
+    """Not even in the same microsecond."""
+    bench.queue.push(b"before", key="k")
+    bench.store.remove_queue("jobs")
+    queue = bench.store.queue("jobs")
+    queue.push(b"first")
+    queue.push(b"second", key="k")
+
+    assert drain(queue) == [b"first", b"second"]
+
+
+def test_a_redriven_message_is_kept_once(bench: Bench) -> None:
+    bench.queue.configure(QueueRules(keep_seconds=1000))
+    bench.queue.push(b"body")
+    bench.queue.nack(bench.queue.lease(), outcome="dead")
+    bench.queue.redrive()
+    assert len(list(bench.queue.history())) == 1
+    bench.queue.pop()
+
+    assert len(list(bench.queue.history())) == 1
+    assert audit_queue(bench.store, "jobs") == []
+
+
+def test_asking_whether_there_is_something_moves_nothing(bench: Bench) -> None:
+    """Not the last of a segment into the next one either."""
+    bench.queue.configure(QueueRules(segment_items=2))
+    push_all(bench.queue, 4)
+    bench.queue.pop()
+    before = bench.lane(), bench.segments()
+    assert bench.queue.wait(0)
+
+    assert (bench.lane(), bench.segments()) == before == ((3, 0, 1), {0: 1, 1: 2})
+    assert audit_queue(bench.store, "jobs") == []
+
+
+def test_much_that_is_outlived_hides_nothing(bench: Bench) -> None:
+    """One call looks at ten thousand messages; whoever asks is told of what lies behind them."""
+    bench.queue.configure(QueueRules(on_expiry="drop"))
+    for _ in range(3):
+        bench.queue.push_many([Item(body=b"", ttl=1)] * 4_000)
+    bench.queue.push(b"behind them")
+    bench.world.clock.advance(seconds=2)
+
+    assert bench.queue.wait(0)
+    assert drain(bench.queue) == [b"behind them"]
 
 
 # Memory ------------------------------------------------------------------------------------

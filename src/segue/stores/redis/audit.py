@@ -61,7 +61,8 @@ class _Lane:
     head: int
     tail: int
     tail_count: int
-    is_recut: bool
+    cuts: list[tuple[int, int, int]]
+    """From which offset on, and with which segment first, segments are of which size."""
     held: int
     segments: dict[int, int]
     """Number → length."""
@@ -70,6 +71,25 @@ class _Lane:
     def first(self) -> int:
         """The offset of the first message that was never delivered."""
         return self.next_offset - self.count
+
+    def segment_of(self, offset: int) -> tuple[int, int, int]:
+        """Return the segment an offset belongs to, where that begins, and where it ends."""
+        begun = [cut for cut in self.cuts if cut[0] <= offset] or self.cuts[:1]
+        first, number, size = begun[-1]
+        ahead = (offset - first) // size
+        stop = first + (ahead + 1) * size
+        following = [cut[0] for cut in self.cuts if cut[0] > offset]
+        return number + ahead, first + ahead * size, min([stop, *following])
+
+    def lengths(self) -> dict[int, int]:
+        """Return how long each segment should be."""
+        found: dict[int, int] = {}
+        offset = self.first
+        while offset < self.next_offset:
+            number, _, stop = self.segment_of(offset)
+            found[number] = min(stop, self.next_offset) - offset
+            offset += found[number]
+        return found
 
 
 @dataclass(slots=True)
@@ -192,7 +212,7 @@ class _Reader:
             head=said["head_segment"],
             tail=said["tail_segment"],
             tail_count=said["tail_count"],
-            is_recut=f"queue_{priority}:cuts" in meta,
+            cuts=_cuts_from(meta.get(f"queue_{priority}:cuts"), meta),
             held=int(meta.get(f"queue_{priority}:held") or 0),
             segments={
                 int(name.removeprefix(prefix)): cast("int", self._ask("LLEN", name))
@@ -235,6 +255,16 @@ def _pairs(answer: object) -> dict[bytes, bytes]:
         return dict(cast("list[tuple[bytes, bytes]]", words))
     plain = cast("list[bytes]", words)
     return dict(zip(plain[::2], plain[1::2], strict=True))
+
+
+def _cuts_from(said: str | None, meta: dict[str, str]) -> list[tuple[int, int, int]]:
+    if said is None:
+        return [(0, 0, max(1, int(meta.get("segment_size") or 0)))]
+    cuts = []
+    for cut in said.split(","):
+        offset, number, size = map(int, cut.split(":"))
+        cuts.append((offset, number, max(1, size)))
+    return cuts
 
 
 def _has_number(name: bytes, prefix: bytes) -> bool:
@@ -305,7 +335,7 @@ def _audit_lanes(portrait: _Portrait) -> Iterator[str]:
         if segment and int(segment[1]) not in portrait.lanes:
             yield f"{key!r} is of no lane"
     for priority, lane in portrait.lanes.items():
-        for problem in _audit_lane(lane, size):
+        for problem in _audit_lane(lane):
             yield f"priority {priority}: {problem}"
         if (lane.count or portrait.ready.get(priority)) and priority not in portrait.lines:
             yield f"priority {priority} has something to deliver and is not among the lines"
@@ -313,30 +343,27 @@ def _audit_lanes(portrait: _Portrait) -> Iterator[str]:
         yield f"priority {priority} is among the lines and not among the lanes"
 
 
-def _audit_lane(lane: _Lane, size: int) -> Iterator[str]:
+def _audit_lane(lane: _Lane) -> Iterator[str]:
     if lane.count != sum(lane.segments.values()):
-        yield f"count is {lane.count}, the segments hold {lane.segments}"
+        yield f"count is {lane.count}, the segments hold {sum(lane.segments.values())}"
     if not 0 <= lane.count <= lane.next_offset:
         yield f"count is {lane.count} of {lane.next_offset} ever pushed"
-    for number, length in lane.segments.items():
-        if not lane.head <= number <= lane.tail:
-            yield f"segment {number} is outside {lane.head}..{lane.tail}"
-        if length > size and not lane.is_recut:
-            yield f"segment {number} holds {length} of at most {size}"
-    if lane.count and lane.head != min(lane.segments, default=lane.head):
-        yield f"head_segment is {lane.head}, the first there is {min(lane.segments)}"
-    if not lane.count and lane.head != lane.tail:
-        yield f"is drained, and head_segment {lane.head} is not tail_segment {lane.tail}"
-    if lane.is_recut or not lane.next_offset:
         return
-    tail = (lane.next_offset - 1) // size
-    if (lane.tail, lane.tail_count) != (tail, lane.next_offset - tail * size):
+    if lane.segments != lane.lengths():
+        yield f"the segments are {lane.segments}, and should be {lane.lengths()}"
+    if not lane.next_offset:
+        return
+    number, start, _ = lane.segment_of(lane.next_offset - 1)
+    if lane.cuts[-1][0] == lane.next_offset:
+        number, start, _ = lane.segment_of(lane.next_offset)
+    if (lane.tail, lane.tail_count) != (number, lane.next_offset - start):
         yield (
-            f"tail_segment {lane.tail} has had {lane.tail_count}, "
-            f"with {lane.next_offset} ever pushed"
+            f"tail_segment is {lane.tail} and has had {lane.tail_count}, "
+            f"and should be {number} with {lane.next_offset - start}"
         )
-    if lane.count and lane.head != lane.first // size:
-        yield f"head_segment is {lane.head}, the first message is {lane.first}"
+    head = lane.segment_of(lane.first)[0] if lane.count else lane.tail
+    if lane.head != head:
+        yield f"head_segment is {lane.head}, and should be {head}"
 
 
 def _audit_touched(portrait: _Portrait, states: dict[bytes, _Touched]) -> Iterator[str]:

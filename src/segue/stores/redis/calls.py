@@ -8,7 +8,6 @@ the answer came, is answered from memory and changes nothing again.
 import contextlib
 import itertools
 import logging
-import os
 import random
 import secrets
 import threading
@@ -32,6 +31,7 @@ from segue.errors import (
 )
 from segue.stores.redis.address import Address
 from segue.stores.redis.connections import Connection
+from segue.stores.redis.forking import in_every_child
 from segue.stores.redis.libraries import Library
 from segue.stores.redis.servers import NETWORK_ERRORS, Node, Servers
 
@@ -61,6 +61,8 @@ _NON_LOCAL: Final = "access a non local key"
 """A slot is on its way to another node: whole again in a moment."""
 _NO_FUNCTION: Final = "Function not found"
 _SIGNAL: Final = "SEGUE"
+_BULKY: Final = frozenset({"pop", "dequeue"})
+"""Functions whose answers, which the server remembers, are messages."""
 
 
 class Refusal(SegueError):
@@ -96,14 +98,16 @@ class Calls:
         self._clock = clock
         self._ticks = ticks
         self._chance = random.Random()
-        self._begin()
+        self.begin()
+        in_every_child(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def begin(self) -> None:
+        """Have a name of our own. After a fork the parent goes on under the one it has."""
         self._client = secrets.token_hex(CLIENT_BYTES)
         self._lock = threading.Lock()
         self._free: deque[_Line] = deque()
         self._numbers = itertools.count()
+        self._bulky: set[tuple[str, int]] = set()
 
     @property
     def has_manual_clock(self) -> bool:
@@ -122,8 +126,6 @@ class Calls:
 
     @contextlib.contextmanager
     def _line(self) -> Iterator[_Line]:
-        if self._pid != os.getpid():
-            self._begin()  # The parent goes on under its own name.
         with self._lock:
             line = self._free.pop() if self._free else None
         if line is None:
@@ -148,7 +150,20 @@ class Calls:
                 *(f"{self._client}.{line.number}", next(line.requests)),
                 *words,
             )
-            return self._until_known(base, library, request, is_change=True)
+            answer = self._until_known(base, library, request, is_change=True)
+            if name in _BULKY:
+                self._bulky.add((base, line.number))
+            elif self._bulky:
+                self._bulky.discard((base, line.number))
+            return answer
+
+    def leave(self) -> None:
+        """Have the server forget the messages it keeps for us in case we ask again."""
+        while self._bulky:
+            base, number = self._bulky.pop()
+            key = f"{base}:request_{self._client}.{number}"
+            with contextlib.suppress(SegueError):
+                self._until_known(key, None, ("UNLINK", key), retry=0)
 
     def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:
         """Have a function answer that changes nothing anybody could see. Raises as `change`."""

@@ -1,6 +1,5 @@
 """Connections to one server: a few, kept and handed round."""
 
-import os
 import threading
 import time
 from collections import deque
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from segue.errors import ConnectionsBusy, StoreUnavailable
+from segue.stores.redis.forking import in_every_child
 
 IDLE_SECONDS_MAX: Final = 60.0
 """How long a connection beyond those that are kept may be idle before it is closed."""
@@ -42,14 +42,15 @@ class Pool:
         self._size = size
         self._kept = max(1, size // 2)
         self._wait_seconds = wait_seconds
-        self._begin()
+        self._is_closed = False
+        self.begin()
+        in_every_child(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def begin(self) -> None:
+        """Have no connections. After a fork those that were open are the parent's."""
         self._changed = threading.Condition()
         self._idle: deque[tuple[float, Connection]] = deque()
         self._open = 0
-        self._closed = False
 
     @property
     def open(self) -> int:
@@ -72,13 +73,11 @@ class Pool:
 
         Raises ConnectionsBusy, and StoreUnavailable once the pool is closed.
         """
-        if self._pid != os.getpid():
-            self._begin()  # The sockets are the parent's.
         patience = self._wait_seconds if wait_seconds is None else wait_seconds
         deadline = time.monotonic() + patience
         with self._changed:
             while True:
-                if self._closed:
+                if self._is_closed:
                     raise StoreUnavailable("another server has taken over")
                 if self._idle:
                     return self._idle.pop()[1]
@@ -102,7 +101,7 @@ class Pool:
         now = time.monotonic()
         spare: list[Connection] = []
         with self._changed:
-            if self._closed or self._pid != os.getpid():
+            if self._is_closed:
                 spare.append(connection)
             else:
                 self._idle.append((now, connection))
@@ -136,5 +135,5 @@ class Pool:
     def close(self) -> None:
         """Close what is idle; what is in use closes when it is given back."""
         with self._changed:
-            self._closed = True
+            self._is_closed = True
         self.forget_idle()

@@ -14,6 +14,7 @@ from redis.retry import Retry
 from segue.errors import StoreClosed, StoreUnavailable
 from segue.stores.redis.address import Address, Endpoint
 from segue.stores.redis.connections import Connection, Pool
+from segue.stores.redis.forking import in_every_child
 
 logger = logging.getLogger(__name__)
 
@@ -128,9 +129,14 @@ class Guarded:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._lock = threading.Lock()
         self._node: Node | None = None
         self._closed = False
+        self.begin()
+        in_every_child(self)
+
+    def begin(self) -> None:
+        """Have a lock that nobody holds."""
+        self._lock = threading.Lock()
 
     def node_of(self, key: str) -> Node:
         """Return the master. Raises StoreUnavailable if no sentinel names one."""
@@ -193,10 +199,15 @@ class Cluster:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._lock = threading.Lock()
         self._known: dict[Endpoint, Node] = {}
         self._by_slot: list[Endpoint | None] = [None] * SLOTS
         self._closed = False
+        self.begin()
+        in_every_child(self)
+
+    def begin(self) -> None:
+        """Have a lock that nobody holds."""
+        self._lock = threading.Lock()
 
     def node_of(self, key: str) -> Node:
         """Return the node that has the slot of `key`. Raises StoreUnavailable."""

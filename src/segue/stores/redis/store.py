@@ -167,6 +167,7 @@ class RedisStore:
                     logger.warning("not closed in order store=%s reason=%s", self.url, error)
             self._closed = True
         self.heartbeat.close()
+        self.calls.leave()
         self.calls.servers.close()
 
     def __enter__(self) -> Self:
