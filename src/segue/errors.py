@@ -174,6 +174,11 @@ class ConnectionsBusy(StoreUnavailable):
 class NotReplicated(StoreUnavailable):
     """The change was made, and not confirmed by as many replicas, or disks, as were asked for."""
 
+    def __init__(self, message: str, *, answer: object = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+        """What the server answered. For stores."""
+
 
 class UnsupportedServer(SegueError):
     """The server is too old, or set up so that it would lose what it is given."""

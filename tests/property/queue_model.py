@@ -66,8 +66,8 @@ class QueueModel:
     """Receipts of leases that have ended."""
     token: int = 0
     paused: bool = False
-    pops_on: bool = False
-    """Whether one step goes on after what made place in its group by being popped."""
+    goes_on: bool = False
+    """Whether one step goes on behind what was outlived, or made place in its group when popped."""
     places: int = 1
     """How many of a group may be out at once."""
     interval_us: int = 0
@@ -124,7 +124,7 @@ class QueueModel:
             passed.append(message.id)
             if group is not None and settles and message.has_place:
                 # What waited for its place may be next: that is for the next step, or this one.
-                if self.pops_on:
+                if self.goes_on:
                     yield from self.in_turn(now_us, settles=True, gone=passed)
                 return
 
@@ -133,16 +133,18 @@ class QueueModel:
         return [message for message in self.in_turn(now_us) if not message.is_outlived(now_us)]
 
     def delivery(
-        self, now_us: int, *, settles: bool
+        self, now_us: int, most: int, *, settles: bool
     ) -> tuple[list[MessageModel], list[MessageModel]]:
         """Return what one step delivers at most, and what it finds outlived before that."""
         gone: list[MessageModel] = []
         while True:
             found: list[MessageModel] = []
             for message in self.in_turn(now_us, settles=settles, gone=[m.id for m in gone]):
+                if len(found) == most:
+                    return found, gone
                 if not message.is_outlived(now_us):
                     found.append(message)
-                elif found:
+                elif found and not self.goes_on:
                     return found, gone
                 else:
                     gone.append(message)

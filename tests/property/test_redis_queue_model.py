@@ -38,12 +38,16 @@ class RedisQueueMachine(QueueMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model.pops_on = True
+        self.model.goes_on = True
 
     def make_world(self) -> World:
         """Take a server in place of a directory."""
         self.patch.setattr(redis_queue, "library", small_library(SMALL))
         return RedisWorld(self.scratch)
+
+    def in_order(self, found: list[tuple[str, bytes, int, int]]) -> object:
+        """What makes place by being outlived lets others come, in the same step and behind it."""
+        return sorted(found)
 
     @rule()
     def restart(self) -> None:

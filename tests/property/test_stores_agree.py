@@ -9,7 +9,7 @@ Left out, because both are right and differ for a reason:
 - History and replay: a directory keeps settled messages by the segment, a server one by one.
 - In which segment `state` shows what came back where groups are used: a directory looks further
   ahead for them.
-- When a message was pushed once the clock was set back: times in a log never go back.
+- When a message was pushed, or died, once the clock was set back: times in a log never go back.
 - What `ack_many` says of two receipts of one message.
 - Whether a queue is there that nothing was ever pushed to.
 - What a queue takes up, and totals that count nothing.
@@ -175,7 +175,8 @@ class TwinMachine(RuleBasedStateMachine):
     def plain_letter(self, letter: DeadLetter) -> tuple[object, ...]:
         """Return a dead letter but for its place among the others."""
         message = self.plain(letter.message)
-        return (message.id, message, letter.cause, letter.reason, letter.died_us, letter.tries)
+        died_us = 0 if self.was_set_back else letter.died_us
+        return (message.id, message, letter.cause, letter.reason, died_us, letter.tries)
 
     def plain_status(self, status: MessageStatus | None) -> MessageStatus | None:
         return status and replace(status, message=self.plain(status.message))

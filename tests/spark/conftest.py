@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-OWN_PROCESSES = {"test_cluster", "test_connect", "test_exactly_once", "test_spark_examples"}
+OWN_PROCESSES = {
+    "test_cluster",
+    "test_connect",
+    "test_exactly_once",
+    "test_redis_exactly_once",
+    "test_spark_examples",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segue.cli import main
-from tests.integration.test_docs import ROOT, blocks, commands
+from tests.integration.test_docs import ROOT, blocks, commands, for_real
 
 PLACES = r"data|checkpoints|archive|report|customers\.csv|v3\.json"
 SPARK = ROOT / "docs" / "spark.md"
@@ -25,7 +25,8 @@ def placed(word: str, directory: Path) -> str:
 def run_snippet(text: str, directory: Path, names: dict[str, object]) -> None:
     """Run a block of Python, with what its literals name inside `directory`."""
     literal = re.compile(rf'"((?:{PLACES})(?:/[^"\n]*)?)"')
-    exec(compile(literal.sub(rf'"{directory}/\1"', text), "a page", "exec"), names)
+    placed_text = literal.sub(rf'"{directory}/\1"', for_real(text))
+    exec(compile(placed_text, "a page", "exec"), names)
 
 
 def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -238,6 +238,19 @@ class TestRanges:
             assert frame.where("state = 'ready'").count() == 3_000
             assert 3 <= frame.rdd.getNumPartitions() <= 9
 
+    def test_segments_of_different_sizes_are_read_whole(self, spark: "SparkSession") -> None:
+        """Also where some of the first one is gone."""
+        url = fresh_url()
+        with segue.open(url) as store:
+            queue = store.queue("jobs")
+            for size in (7, 30, 5):
+                queue.configure(QueueRules(segment_items=size))
+                queue.push_many([b"%d" % number for number in range(50)])
+            queue.pop_many(12)
+        rows = Table(spark, url).rows("offset BIGINT, value BINARY", queue="jobs")
+
+        assert sorted(rows) == [(offset, b"%d" % (offset % 50)) for offset in range(12, 150)]
+
     def test_large_records_and_messages_are_read_by_pages(self, spark: "SparkSession") -> None:
         """A page has an end in bytes; what is larger is a page of its own."""
         url = fresh_url()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Final
 
@@ -51,22 +52,37 @@ class Pulse:
 class Heartbeat:
     """Runs pulses on time, in a thread of its own that exists while there are any."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, side_by_side: int = 1) -> None:
+        """With `side_by_side`, so many beats may be under way: one that hangs holds up no other."""
+        self._side_by_side = side_by_side
+        self._closed = False
+        self.dropped: deque[Callable[[], None]] = deque()
+        """What to call soon. Appending takes no lock, so a finalizer may do it."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Have nothing to renew. After a fork the threads, and what they renewed, are the parent's."""
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, Pulse]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
-        self._closed = False
-        self.dropped: deque[Callable[[], None]] = deque()
-        """What to call soon. Appending takes no lock, so a finalizer may do it."""
+        self._crew: ThreadPoolExecutor | None = None
+        if self._side_by_side > 1:
+            self._crew = ThreadPoolExecutor(self._side_by_side, thread_name_prefix="segue-beat")
 
     def start(self, beat: Callable[[], None], ttl_seconds: float) -> Pulse:
         """Call `beat` several times per `ttl_seconds` until the pulse is stopped."""
         pulse = Pulse(beat, ttl_seconds)
+        self._expect(pulse)
+        return pulse
+
+    def _expect(self, pulse: Pulse) -> None:
+        """Have the next beat happen when it is due."""
         with self._changed:
-            if self._closed:
-                return pulse
-            self._push(pulse)
+            if self._closed or pulse.is_stopped:
+                return
+            due = time.monotonic() + pulse.every_seconds
+            heapq.heappush(self._due, (due, next(self._numbers), pulse))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="segue-heartbeat", daemon=True
@@ -74,11 +90,6 @@ class Heartbeat:
                 self._thread.start()
             else:
                 self._changed.notify()
-        return pulse
-
-    def _push(self, pulse: Pulse) -> None:
-        due = time.monotonic() + pulse.every_seconds
-        heapq.heappush(self._due, (due, next(self._numbers), pulse))
 
     def _run(self) -> None:
         while True:
@@ -89,11 +100,17 @@ class Heartbeat:
                     return
             while self.dropped:
                 _call(self.dropped.popleft())
-            if pulse is not None:
-                pulse.run()
-                with self._changed:
-                    if not pulse.is_stopped:
-                        self._push(pulse)
+            if pulse is None:
+                continue
+            if self._crew is None:
+                self._beat(pulse)
+            else:
+                with contextlib.suppress(RuntimeError):  # Closed meanwhile.
+                    self._crew.submit(self._beat, pulse)
+
+    def _beat(self, pulse: Pulse) -> None:
+        pulse.run()
+        self._expect(pulse)
 
     def _next(self) -> Pulse | None:
         """Wait for the next pulse that is due, or for something dropped; None if none is left."""
@@ -115,6 +132,8 @@ class Heartbeat:
             self._due.clear()
             thread = self._thread
             self._changed.notify()
+        if self._crew is not None:
+            self._crew.shutdown(wait=False, cancel_futures=True)
         if thread is not None and thread is not threading.current_thread():
             with contextlib.suppress(RuntimeError):
                 thread.join()

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -83,9 +84,13 @@ class ServerStage:
 
     def write(self, batches: "Iterable[pa.RecordBatch]") -> list[StagedFile]:
         """Put all rows aside and return the blocks they are in; if it fails, none is left."""
+        some = (rows for rows in batches if rows.num_rows)
+        first = next(some, None)
+        if first is None:
+            return []
         with opened(self._options) as (_, target):
             try:
-                for rows in batches:
+                for rows in chain([first], some):
                     for number, batch in self._laid_out(rows):
                         for part in parted(batch, target.block):
                             self._add(target, number, part)

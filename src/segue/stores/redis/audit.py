@@ -43,9 +43,9 @@ _NO_GROUP: Final = bytes(DIGEST_BYTES)
 _EITHER, _NEVER, _ALWAYS = "either", "never", "always"
 _NAMES: Final = {
     rb"metadata|lanes|lines|touched|bodies|delayed|leases|groups|dead|letters|kept|totals": _NEVER,
-    rb"queue_\d+_seg_\d+|ready_\d+|held_.{16}|kept_\d+|token": _NEVER,
+    rb"queue_\d+_seg_\d+|ready_\d+|held_.{16}|kept_\d+": _NEVER,
     rb"waiting_(takers|pushers)": _EITHER,
-    rb"key_.{16}|wake_[0-9a-f]+|request_.+": _ALWAYS,
+    rb"token|key_.{16}|wake_[0-9a-f]+|request_.+": _ALWAYS,
 }
 """The keys there may be, and whether the server is to forget them by itself."""
 

@@ -207,21 +207,24 @@ class Calls:
         patience = self._options.retry if retry is None else min(retry, self._options.retry)
         deadline = time.monotonic() + patience
         pause = BACKOFF_SECONDS
-        was_moved = False
+        was_moved = was_tried = False
         while True:
             try:
                 node = self.servers.node_of(key)
                 return self._try(node, library, request, is_change=is_change)
-            except ConnectionsBusy:
-                raise
+            except ConnectionsBusy as error:
+                if not was_tried:
+                    raise  # Nothing was sent.
+                problem: Exception = error
             except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
                 raise StoreUnavailable(f"the server does not let us in: {error}") from error
             except _TRANSIENT as error:  # StoreUnavailable is among them, as a ConnectionError.
-                problem: Exception = error
+                problem = error
             except redis.ResponseError as error:
                 if not _is_transient(error):
                     _raise_refusal(error)
                 problem = error
+            was_tried = True
             if time.monotonic() + pause > deadline:
                 _give_up(problem, patience)
             logger.debug("trying again key=%s reason=%r", key, problem)
@@ -269,8 +272,8 @@ class Calls:
         try:
             confirmed = connection.read_response()
         except redis.ResponseError as error:  # It was a master until just now.
-            raise NotReplicated(f"done, and not confirmed: {error}") from error
-        self._require_confirmed(confirmed)
+            raise NotReplicated(f"done, and not confirmed: {error}", answer=answer) from error
+        self._require_confirmed(confirmed, answer)
         return answer
 
     def _confirmation(self) -> tuple[Word, ...] | None:
@@ -283,16 +286,21 @@ class Calls:
             return ("WAIT", options.replicas, wait_ms)
         return None
 
-    def _require_confirmed(self, answer: object) -> None:
+    def _require_confirmed(self, confirmed: object, answer: Answer) -> None:
         options = self._options
-        synced, replicas = cast("list[int]", answer) if options.fsync else (1, cast("int", answer))
+        synced, replicas = (
+            cast("list[int]", confirmed) if options.fsync else (1, cast("int", confirmed))
+        )
         if replicas < options.replicas:
             raise NotReplicated(
                 f"done, and on {replicas} of {options.replicas} replicas within "
-                f"{options.timeout / 2:g} s"
+                f"{options.timeout / 2:g} s",
+                answer=answer,
             )
         if not synced:
-            raise NotReplicated(f"done, and not synced within {options.timeout / 2:g} s")
+            raise NotReplicated(
+                f"done, and not synced within {options.timeout / 2:g} s", answer=answer
+            )
 
     def _load(self, node: Node, library: Library) -> None:
         with node.pool.connection() as connection:
@@ -319,6 +327,6 @@ def _raise_refusal(error: redis.ResponseError) -> NoReturn:
 
 
 def _give_up(problem: Exception, seconds: float) -> NoReturn:
-    if isinstance(problem, StoreUnavailable):
+    if isinstance(problem, StoreUnavailable) and not isinstance(problem, ConnectionsBusy):
         raise problem
     raise StoreUnavailable(f"tried for {seconds:g} s: {problem}") from problem

@@ -1,10 +1,12 @@
 """The queue as its callers see it: arguments checked, one call to the server, answers unpacked."""
 
+import logging
 import os
 import random
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,6 +18,7 @@ from segue.errors import (
     BatchTooLarge,
     InvalidArgument,
     LeaseLost,
+    NotReplicated,
     QueueEmpty,
     QueueFull,
     QueueLocked,
@@ -58,6 +61,8 @@ from segue.stores.redis.waiting import Patience
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore
 
+logger = logging.getLogger(__name__)
+
 LIBRARY: Final = "queue"
 ITEMS_PER_CALL_MAX: Final = 100_000
 """How many messages one call pushes: the server does nothing else meanwhile."""
@@ -99,12 +104,12 @@ class RedisQueue:
     def change(self, name: str, *words: Word) -> object:
         """Have one of the queue's functions change something. Raises Refusal."""
         self._require_open()
-        return self._calls.change(self._library, name, self._base, *words)
+        return _until_true(partial(self._calls.change, self._library, name, self._base, *words))
 
     def look(self, name: str, *words: Word) -> object:
         """Have one of the queue's functions answer. Raises Refusal."""
         self._require_open()
-        return self._calls.look(self._library, name, self._base, *words)
+        return _until_true(partial(self._calls.look, self._library, name, self._base, *words))
 
     def _require_open(self) -> None:
         self._store.require_open()
@@ -316,6 +321,12 @@ class RedisQueue:
                 answer = cast(
                     "Answer", self.change(function, *words, patience.waiter, patience.step_us)
                 )
+            except NotReplicated as error:
+                if not error.answer:
+                    raise
+                # Ours all the same: who would have it if we threw it away?
+                logger.warning("taken, and not confirmed queue=%s reason=%s", self.name, error)
+                return cast("Answer", error.answer)
             except Refusal as refusal:
                 if refusal.code != "LOCKED":
                     raise
@@ -528,6 +539,16 @@ class RedisQueue:
     ) -> int:
         """Push what `history` yields once more; return how many."""
         return self._history.replay(priority, start, stop)
+
+
+def _until_true(call: Callable[[], object]) -> object:
+    """Return what a call answers once the server has done what was due by itself."""
+    while True:
+        try:
+            return call()
+        except Refusal as refusal:
+            if refusal.code != "AGAIN":
+                raise
 
 
 def queue_exists(store: "RedisStore", name: str) -> bool:

@@ -238,7 +238,7 @@ class Cluster:
             node = None if endpoint is None else self._known.get(endpoint)
         if node is not None:
             node.pool.forget_idle()  # All of them lead to where one does not answer.
-        self._look()
+        self._look(last=endpoint)
 
     def _node(self, endpoint: Endpoint) -> Node:
         with self._lock:
@@ -247,11 +247,12 @@ class Cluster:
                 node = self._known[endpoint] = Node(self._address, endpoint)
             return node
 
-    def _look(self) -> None:
+    def _look(self, *, last: Endpoint | None = None) -> None:
+        """Ask one node after the other which slots are whose; `last` may know it no more."""
         with self._lock:
             places = [*self._known, *self._address.endpoints]
         problems = []
-        for endpoint in dict.fromkeys(places):
+        for endpoint in sorted(dict.fromkeys(places), key=lambda each: each == last):
             connection = connection_to(self._address, endpoint, timeout=LOOK_SECONDS)
             try:
                 ranges = ask(connection, "CLUSTER", "SLOTS")

@@ -22,6 +22,7 @@ from segue.stores.contract import RingMode
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.redis.address import Address
 from segue.stores.redis.calls import Calls
+from segue.stores.redis.forking import in_every_child
 from segue.stores.redis.keys import FORMAT, Kind, base_key, format_key, names_key
 from segue.stores.redis.lock import RedisLock, lock_exists
 from segue.stores.redis.queue import RedisQueue, queue_exists, remove_queue
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 MAJOR_VERSION_MIN: Final = 7
 """The first version with functions."""
+BEATS_MAX: Final = 16
+"""How many leases are kept alive at once: a node that hangs must not cost those on others."""
 OPENING_SECONDS: Final = 2.0
 """How long opening tries to reach the server: a wrong address should be told soon."""
 
@@ -52,21 +55,27 @@ class RedisStore:
         self.url = address.url
         self.address = address
         self.namespace = address.options.namespace
-        self.heartbeat = Heartbeat()
+        self.heartbeat = Heartbeat(side_by_side=BEATS_MAX)
         self.calls = Calls(address, servers_of(address), clock=clock, ticks=ticks)
         self.removals: dict[str, int] = {}
         """How often we removed a queue: handles from before say so."""
         self.users: weakref.WeakSet[User] = weakref.WeakSet()
         """Members and producers that are open here: they let go before the store does."""
-        self._lock = threading.Lock()
         self._named: set[tuple[Kind, str]] = set()
         self._closed = False
+        self._lock = threading.Lock()
+        in_every_child(self)
         try:
             _check_server(self.calls, format_key(self.namespace), is_synced=address.options.fsync)
             _check_store(self.calls, format_key(self.namespace), self.url, create=create)
         except BaseException:
             self.calls.servers.close()
             raise
+
+    def begin(self) -> None:
+        """Have locks and threads of our own, after a fork."""
+        self._lock = threading.Lock()
+        self.heartbeat.begin()
 
     # Names ---------------------------------------------------------------------------------
 
@@ -195,10 +204,10 @@ def _check_server(calls: Calls, key: str, *, is_synced: bool) -> None:
     if is_synced and facts.get("aof_enabled") != "1":
         raise UnsupportedServer("fsync=yes needs a server with appendonly yes")
     policy = facts.get("maxmemory_policy", "noeviction")
-    if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+    if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
         raise UnsupportedServer(
-            f"maxmemory-policy {policy} drops messages when memory runs out; "
-            "set it to noeviction, which refuses pushes instead"
+            f"maxmemory-policy {policy} drops messages, or what makes repeating safe, when memory "
+            "runs out; set it to noeviction, which refuses pushes instead"
         )
 
 

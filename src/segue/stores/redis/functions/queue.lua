@@ -19,6 +19,7 @@
 --                                lease_first           no lease ends before, µs of ticks
 --                                delayed_first         nothing is due before, µs since 1970
 --                                in_line               how many ids all :ready_<p> have together
+--                                fresh                 how many were never delivered, all priorities
 --                                rate_due, rate_base   when the next one is due by the rate, in ns
 --                                                      behind a moment, and that moment, µs of ticks
 --                                held                  messages that wait for others of their group

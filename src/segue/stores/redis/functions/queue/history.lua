@@ -3,7 +3,7 @@
 -- Answer the lanes there are, where what was never delivered begins in each, and where it ends.
 local function lanes(base, _, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local answer = {}
   for _, lane in ipairs(lanes_of(q)) do
     if q.rules.keeps then trim_kept(q, lane.priority) end

@@ -8,6 +8,7 @@ local SLICE = 100          -- who is looked at in a line at a time
 local ARGUMENTS_MAX = 4000 -- what one command is given at most
 local ASIDE = 4294967295
 local DIGEST_BYTES = 16
+local TOKEN_KEPT_MS = 30 * 86400000  -- Tokens go by the clock as well: this is for one set back.
 local STATE_BYTES = 65     -- longer than what would be kept in a list that is searched through
 
 local LEASED, READY, DELAYED, HELD_BACK = 1, 2, 3, 4
@@ -64,6 +65,7 @@ local function make_lane(base, priority, said, first)
     is_new = not said[first + 1],
     count = tonumber(said[first] or 0), next_offset = tonumber(said[first + 1] or 0),
     head = tonumber(said[first + 2] or 0), tail = tonumber(said[first + 3] or 0),
+    count_before = tonumber(said[first] or 0),
     tail_count = tonumber(said[first + 4] or 0), cuts = cuts_of(said[first + 5]),
   }
 end
@@ -73,7 +75,7 @@ local function open(base, now_us, ticks_us)
   local meta = base .. ':metadata'
   local said = redis.call('HMGET', meta, 'rules', 'paused', 'generation', 'token', 'lease_first',
     'delayed_first', 'in_line', 'queue_0:count', 'queue_0:next_offset', 'queue_0:head_segment',
-    'queue_0:tail_segment', 'queue_0:tail_count', 'queue_0:cuts')
+    'queue_0:tail_segment', 'queue_0:tail_count', 'queue_0:cuts', 'fresh')
   return {
     base = base, now = now_us, ticks = ticks_us, meta = meta,
     rules = rules_of(said[1] or DEFAULT_RULES),
@@ -83,6 +85,7 @@ local function open(base, now_us, ticks_us)
     lease_first = tonumber(said[5] or ''),
     delayed_first = tonumber(said[6] or ''),
     in_line = tonumber(said[7] or 0),
+    fresh = tonumber(said[14] or 0),
     lanes = { [0] = make_lane(base, 0, said, 8) },
     changes = {}, news = 0, room = 0,
   }

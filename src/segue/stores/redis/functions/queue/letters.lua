@@ -3,7 +3,7 @@
 -- Answer up to 4:count dead letters from the number 5 on: id and letter of each.
 local function letters(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local answer = {}
   local ids = redis.call('ZRANGEBYSCORE', base .. ':dead', argv[5], '+inf', 'LIMIT', 0, argv[4])
@@ -17,7 +17,7 @@ end
 -- Bring dead letters back, each as id and number; answer how many were still there.
 local function revive(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local revived = 0
   for place = 4, #argv, 2 do
     local id = argv[place]
@@ -46,7 +46,7 @@ local function discard(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   local discarded = 0
   if #argv == 3 then
-    tend(q)
+    if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
     discarded = redis.call('ZCARD', base .. ':dead')
     redis.call('UNLINK', base .. ':dead', base .. ':letters')
   end

@@ -63,7 +63,7 @@ end
 -- Answer up to 4:count messages that would be delivered next: id, priority, attempt, item of each.
 local function peek(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local answer, left = {}, tonumber(argv[4])
   if q.paused then return answer end
@@ -103,7 +103,7 @@ end
 -- how many µs something may happen. 4:waiter is woken within 5:µs.
 local function probe(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local most = allowed(q, 1)
   local found, more = {}, false
   -- Taken and put back: what is in the way, outlived or to be held, is dealt with.
@@ -132,7 +132,7 @@ end
 
 local function count(base, _, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   return counts(q)
 end
@@ -153,7 +153,7 @@ end
 -- state and µs left, totals, bytes.
 local function stats(base, _, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local by_priority, bytes = {}, 0
   for _, lane in ipairs(lanes_of(q)) do
@@ -189,7 +189,7 @@ end
 -- that waits: priority, offset (-1 if it came back), item.
 local function state(base, _, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local cursors, waiting = {}, {}
   for _, lane in ipairs(lanes_of(q)) do
@@ -238,7 +238,7 @@ end
 -- Answer how the message 4:id stands, and its dead letter if it is one.
 local function look_up(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local alive, letter = {}, {}
   add_alive(q, alive, argv[4])
@@ -250,7 +250,7 @@ end
 -- Answer how the messages 4… stand, those that are not settled or dead.
 local function statuses(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local answer = {}
   for place = 4, #argv do add_alive(q, answer, argv[place]) end

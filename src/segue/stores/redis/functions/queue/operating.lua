@@ -46,7 +46,7 @@ end
 -- Drop all that is ready or delayed and answer how much that was.
 local function purge(base, _, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local purged = 0
   for _, lane in ipairs(lanes_of(q)) do
     if q.rules.keeps then
@@ -97,7 +97,7 @@ local function remove(base)
     redis.call('UNLINK', base .. ':' .. name)
   end
   local last = math.max(q.token, tonumber(q.generation or 0))
-  if last > 0 then redis.call('SET', base .. ':token', whole(last)) end
+  if last > 0 then redis.call('SET', base .. ':token', whole(last), 'PX', TOKEN_KEPT_MS) end
   rouse(base, 'takers', LOOKED_MAX, 0)
   rouse(base, 'pushers', LOOKED_MAX, 0)
   return is_there

@@ -20,9 +20,10 @@ local function lanes_of(q)
   return lanes
 end
 
+-- Return how many messages were never delivered, what this call has changed included.
 local function fresh_count(q)
-  local count = 0
-  for _, lane in ipairs(lanes_of(q)) do count = count + lane.count end
+  local count = q.fresh
+  for _, lane in pairs(q.lanes) do count = count + lane.count - lane.count_before end
   return count
 end
 
@@ -111,7 +112,7 @@ end
 local function make_space(q, count, waiter, step)
   local rules = q.rules
   if not rules.capacity then return nil end
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local missing = fresh_count(q) + redis.call('HLEN', q.base .. ':touched') + count - rules.capacity
   if missing <= 0 then return nil end
   if count <= rules.capacity then

@@ -10,7 +10,7 @@ end
 -- Settle leases, each as id and token. Answers the place, from 0, and reason of each that is lost.
 local function ack(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local lost, plain = {}, {}
   local ids = {}
   for place = 4, #argv, 2 do ids[#ids + 1] = argv[place] end
@@ -53,7 +53,7 @@ end
 -- 9:chance from -1 to 1.
 local function nack(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local id, cause = argv[4], tonumber(argv[6])
   local s = state_of(q, id)
   if not s or s.kind ~= LEASED or s.token ~= tonumber(argv[5]) then
@@ -81,7 +81,7 @@ end
 -- the rules allow it.
 local function extend(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local ttl = argv[7] == '1' and ttl_of(q, argv[6]) or tonumber(argv[6])
   if argv[7] == '1' and not ttl_of(q, argv[6]) then return redis.error_reply('SEGUETTL') end

@@ -214,9 +214,12 @@ end
 -- 8:µs if there is nothing. Answers token, ttl, more?, µs to the next event, deliveries.
 local function lease(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local ttl = ttl_of(q, argv[5])
-  if not ttl then return redis.error_reply('SEGUETTL') end
+  if not ttl then
+    finish(q)
+    return redis.error_reply('SEGUETTL')
+  end
   local owner, waiter = argv[6], argv[7]
   local most, refusal = allowed(q, tonumber(argv[4]))
   local deliveries, more = {}, false
@@ -282,7 +285,7 @@ end
 -- Take up to 4:count for good. 5:waiter is woken within 6:µs. Answers as `lease` does.
 local function pop(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
-  tend(q)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   local waiter = argv[5]
   local most, refusal = tonumber(argv[4]), nil
   if q.rules.is_strict then

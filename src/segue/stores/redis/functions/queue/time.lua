@@ -64,6 +64,7 @@ local function finish(q)
     for lane in pairs(q.trims) do trim_kept(q, lane) end
     q.trims = nil
   end
+  local is_counted = false
   for _, lane in pairs(q.lanes) do
     if lane.is_changed then
       local name = lane.name
@@ -73,8 +74,13 @@ local function finish(q)
       set(q, name .. ':tail_segment', whole(lane.tail))
       set(q, name .. ':tail_count', lane.tail_count)
       lane.is_changed = false
+      if lane.count ~= lane.count_before then
+        q.fresh, lane.count_before = q.fresh + lane.count - lane.count_before, lane.count
+        is_counted = true
+      end
     end
   end
+  if is_counted then set(q, 'fresh', q.fresh) end
   if q.is_line_changed then
     set(q, 'in_line', q.in_line)
     q.is_line_changed = false
@@ -92,6 +98,18 @@ local function finish(q)
     if q.rules.max_leases then rouse(q.base, 'takers', q.room, q.ticks) end
     q.room = 0
   end
+end
+
+-- Do what is due by itself; false if that was more than one call may do, and the caller should come
+-- again: what it would say would not be true.
+local function tended(q)
+  tend(q)
+  if not (q.lease_first and q.lease_first <= q.ticks)
+    and not (q.delayed_first and q.delayed_first <= q.now) then
+    return true
+  end
+  finish(q)
+  return false
 end
 
 -- Rates: delivery/rate.py in the same words. Nanoseconds behind `rate_base`, or they would be too
