@@ -160,7 +160,7 @@ def test_a_frozen_replica_confirms_nothing(scratch: Path) -> None:
         ) as replica,
     ):
         eventually(lambda: replica.facts("replication")["master_link_status"] == "up")
-        with open_redis(f"{master.url}?replicas=1&timeout=0.2&retry=0.6") as store:
+        with open_redis(f"{master.url}?replicas=1&timeout=1&retry=2") as store:
             ring = store.ring(RING, capacity=CAPACITY)
             ring.enqueue(b"confirmed")
             replica.freeze()

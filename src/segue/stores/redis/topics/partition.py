@@ -158,6 +158,8 @@ class Partition:
     def __init__(self, calls: Calls, base: str, number: int) -> None:
         self.base = base
         self.number = number
+        self.version_seen = 0
+        """Of the topic's manifest, as far as the partition had heard of it when we last looked."""
         self._calls = calls
         self._library = library(KIND)
 
@@ -260,7 +262,8 @@ class Partition:
 
     def resolve(self, start: OneStart) -> int:
         """Return the offset that `start` stands for. Raises OffsetTrimmed, OffsetNotWritten."""
-        offset, first, latest, _ = numbers_of(self._look("resolve", *words_for(start)), 4)
+        answer = numbers_of(self._look("resolve", *words_for(start)), 4)
+        offset, first, latest, self.version_seen = answer
         if not first <= offset <= latest:
             given = start if isinstance(start, int) else offset
             raise self._out_of_range(given, first, latest)

@@ -230,7 +230,16 @@ class RedisTopic:
 
     def offsets(self, start: Start = "latest") -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
-        return resolved(self._core, start, self._core.numbers())
+        core = self._core
+        core.require_open()
+        # Asked for all the time, so by a manifest that may be a moment old: partitions know better.
+        while (manifest := core.known()) is not None:
+            found = resolved(core, start, range(manifest.partitions))
+            for number in found:
+                core.saw_version(core.partition(number).version_seen)
+            if not core.is_outdated:
+                return found
+        return resolved(core, start, core.numbers())
 
     # Readers and groups --------------------------------------------------------------------
 
