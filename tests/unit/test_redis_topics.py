@@ -214,8 +214,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Let the connection break after the server has done what it was asked, every other time."""
     original, turns = Calls._exchange, count()
 
-    def exchange(self: Calls, *words: object, is_change: bool) -> object:
-        answer = original(self, *words, is_change=is_change)  # type: ignore[arg-type]
+    def exchange(self: Calls, *words: object, is_change: bool, timeout: float) -> object:
+        answer = original(self, *words, is_change=is_change, timeout=timeout)  # type: ignore[arg-type]
         if is_change and next(turns) % 2 == 0:
             raise redis.ConnectionError("cut")
         return answer

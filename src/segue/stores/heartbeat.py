@@ -61,7 +61,7 @@ class Heartbeat:
         self.begin()
 
     def begin(self) -> None:
-        """Have nothing to renew. After a fork the threads, and what they renewed, are the parent's."""
+        """Have nothing to renew. After a fork what was renewed, and by whom, is the parent's."""
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, Pulse]] = []
         self._numbers = count()

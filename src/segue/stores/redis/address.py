@@ -61,6 +61,9 @@ class Options:
     """A file with our own certificate, for a server that asks for one."""
     key: str = ""
     """A file with the key to it."""
+    sentinel_username: str = ""
+    """Who we are to sentinels that ask for it."""
+    sentinel_password: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         checked_name(self.namespace)
@@ -120,8 +123,8 @@ def address_from(url: str) -> Address:
     # Several hosts are no URL to the standard library: only what stands around them is.
     try:
         parts = urlsplit(f"redis://{rest}")
-    except ValueError as error:
-        raise InvalidArgument(f"a URL that cannot be read: {error}") from None
+    except ValueError:
+        raise InvalidArgument("a URL that cannot be read") from None  # It may have a password.
     if "@" in rest and "@" not in parts.netloc:
         raise InvalidArgument("in a login / ? # and @ are written %2F %3F %23 and %40")
     username, password = _login(parts.netloc)
@@ -179,8 +182,11 @@ def _endpoints(hosts: str, *, many: bool, sentinel: bool) -> tuple[Endpoint, ...
                 port = rest.removeprefix(":")
         elif ":" in each:
             host, _, port = each.rpartition(":")
+            if ":" in host:
+                raise InvalidArgument("a host with colons is written in brackets: redis://[::1]")
         if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise InvalidArgument(f"{port!r} is no port")
+            # Not quoted: where the host was forgotten it is a password.
+            raise InvalidArgument("what stands behind the colon is no port, from 1 to 65535")
         found.append((host or "localhost", int(port)))
     return tuple(found)
 
@@ -196,7 +202,7 @@ def _options(query: str) -> tuple[Options, dict[str, str]]:
     values: dict[str, object] = {}
     for each in fields(Options):
         if each.name in given:
-            values[each.name] = _parsed(each.name, given.pop(each.name), _PARSERS[str(each.type)])
+            values[each.name] = _parsed(each.name, given.pop(each.name), _PARSERS[each.type])
     return Options(**values), given  # type: ignore[arg-type]
 
 
@@ -222,11 +228,11 @@ def _flag(text: str) -> bool:
     raise ValueError(text)
 
 
-_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "<class 'str'>": str,
-    "<class 'int'>": int,
-    "<class 'float'>": float,
-    "<class 'bool'>": _flag,
+_PARSERS: Final[Mapping[object, Callable[[str], object]]] = {
+    str: str,
+    int: int,
+    float: float,
+    bool: _flag,
 }
 
 

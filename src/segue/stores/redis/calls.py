@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_SECONDS_MAX: Final = 0.5
+TIMEOUT_SECONDS_MIN: Final = 0.5
+"""How long an answer may take at least, however little time a call has."""
 CLIENT_BYTES: Final = 8
 WAIT_SLACK_SECONDS: Final = 2.0
 """How much longer than a blocking command may block its answer may take."""
@@ -138,10 +140,13 @@ class Calls:
 
     # Calling -------------------------------------------------------------------------------
 
-    def change(self, library: Library, name: str, base: str, *words: Word) -> Answer:
+    def change(
+        self, library: Library, name: str, base: str, *words: Word, retry: float | None = None
+    ) -> Answer:
         """Have a function change something, once, however often it must be tried.
 
-        Raises Refusal, StoreUnavailable, NotReplicated, StorageFull, StorageError.
+        For `retry` seconds, if that is less than what the URL says. Raises Refusal,
+        StoreUnavailable, NotReplicated, StorageFull, StorageError.
         """
         with self._line() as line:
             function = library.function(name)
@@ -150,7 +155,7 @@ class Calls:
                 *(f"{self._client}.{line.number}", next(line.requests)),
                 *words,
             )
-            answer = self._until_known(base, library, request, is_change=True)
+            answer = self._until_known(base, library, request, is_change=True, retry=retry)
             if name in _BULKY:
                 self._bulky.add((base, line.number))
             elif self._bulky:
@@ -159,11 +164,11 @@ class Calls:
 
     def leave(self) -> None:
         """Have the server forget the messages it keeps for us in case we ask again."""
-        while self._bulky:
-            base, number = self._bulky.pop()
-            key = f"{base}:request_{self._client}.{number}"
-            with contextlib.suppress(SegueError):
-                self._until_known(key, None, ("UNLINK", key), retry=0)
+        with contextlib.suppress(SegueError):  # It forgets them by itself, later.
+            while self._bulky:
+                base, number = self._bulky.pop()
+                key = f"{base}:request_{self._client}.{number}"
+                self._until_known(key, None, ("UNLINK", key), retry=TIMEOUT_SECONDS_MIN)
 
     def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:
         """Have a function answer that changes nothing anybody could see. Raises as `change`."""
@@ -183,7 +188,7 @@ class Calls:
             time.sleep(min(timeout, BACKOFF_SECONDS_MAX / 5))
             return None
         try:
-            connection.send_packed_command(connection.pack_command(*words))
+            connection.send_packed_command(_packed(connection, words))
             answer = connection.read_response(timeout=timeout + WAIT_SLACK_SECONDS)
         except (*_TRANSIENT, redis.ResponseError):
             node.waits.drop(connection)  # Whoever calls next finds out what is the matter.
@@ -205,13 +210,16 @@ class Calls:
         retry: float | None = None,
     ) -> Answer:
         patience = self._options.retry if retry is None else min(retry, self._options.retry)
+        timeout = self._options.timeout
+        if retry is not None:
+            timeout = min(timeout, max(retry, TIMEOUT_SECONDS_MIN))
         deadline = time.monotonic() + patience
         pause = BACKOFF_SECONDS
         was_moved = was_tried = False
         while True:
             try:
                 node = self.servers.node_of(key)
-                return self._try(node, library, request, is_change=is_change)
+                return self._try(node, library, request, is_change=is_change, timeout=timeout)
             except ConnectionsBusy as error:
                 if not was_tried:
                     raise  # Nothing was sent.
@@ -236,17 +244,23 @@ class Calls:
                 self.servers.moved(key, problem)
 
     def _try(
-        self, node: Node, library: Library | None, request: tuple[Word, ...], *, is_change: bool
+        self,
+        node: Node,
+        library: Library | None,
+        request: tuple[Word, ...],
+        *,
+        is_change: bool,
+        timeout: float,
     ) -> Answer:
         pool = node.pool
         connection = pool.take()
         try:
-            answer = self._exchange(connection, request, is_change=is_change)
+            answer = self._exchange(connection, request, is_change=is_change, timeout=timeout)
         except redis.ResponseError as error:
             pool.give_back(connection)
             if library is not None and _NO_FUNCTION in str(error):
                 self._load(node, library)
-                return self._try(node, None, request, is_change=is_change)
+                return self._try(node, None, request, is_change=is_change, timeout=timeout)
             raise
         except BaseException:
             pool.drop(connection)
@@ -255,14 +269,19 @@ class Calls:
         return answer
 
     def _exchange(
-        self, connection: Connection, request: tuple[Word, ...], *, is_change: bool
+        self,
+        connection: Connection,
+        request: tuple[Word, ...],
+        *,
+        is_change: bool,
+        timeout: float,
     ) -> Answer:
         confirming = self._confirmation() if is_change else None
-        packed = connection.pack_command(*request)
+        packed = _packed(connection, request)
         if confirming is None:
             connection.send_packed_command(packed)
-            return connection.read_response()
-        connection.send_packed_command([*packed, *connection.pack_command(*confirming)])
+            return connection.read_response(timeout=timeout)
+        connection.send_packed_command([*packed, *_packed(connection, confirming)])
         try:
             answer = connection.read_response()
         except redis.ResponseError:
@@ -310,6 +329,14 @@ class Calls:
             logger.info("loaded functions kind=%s version=%s", library.kind, library.version)
 
 
+def _packed(connection: Connection, words: tuple[Word, ...]) -> list[bytes]:
+    """Return a command as it is sent.
+
+    Numbers become text here: the packer in C crashes if a signal handler raises while it does that.
+    """
+    return connection.pack_command(*[word if type(word) is bytes else str(word) for word in words])
+
+
 def _is_transient(error: redis.ResponseError) -> bool:
     text = str(error)
     return text.startswith(_TRANSIENT_WORDS) or _NON_LOCAL in text
@@ -320,6 +347,8 @@ def _raise_refusal(error: redis.ResponseError) -> NoReturn:
     text = str(error)
     if text.startswith(_SIGNAL):
         code, *words = text.removeprefix(_SIGNAL).split(" ")
+        if code == "STALE":
+            raise StoreUnavailable("somebody else answered for us: " + " ".join(words)) from None
         raise Refusal(code, words) from None
     if isinstance(error, exceptions.OutOfMemoryError):
         raise StorageFull(f"the server has no memory left: {text}") from error

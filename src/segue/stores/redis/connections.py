@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from segue.errors import ConnectionsBusy, StoreUnavailable
 from segue.stores.redis.forking import in_every_child
@@ -50,12 +51,13 @@ class Pool:
         """Have no connections. After a fork those that were open are the parent's."""
         self._changed = threading.Condition()
         self._idle: deque[tuple[float, Connection]] = deque()
-        self._open = 0
+        # Weak: whoever is interrupted between two steps may drop one on the floor.
+        self._used: WeakSet[Connection] = WeakSet()
 
     @property
     def open(self) -> int:
         """How many connections there are, in use or not."""
-        return self._open
+        return len(self._idle) + len(self._used)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -80,19 +82,21 @@ class Pool:
                 if self._is_closed:
                     raise StoreUnavailable("another server has taken over")
                 if self._idle:
-                    return self._idle.pop()[1]
-                if self._open < self._size:
-                    self._open += 1
+                    connection = self._idle.pop()[1]
+                    self._used.add(connection)
+                    return connection
+                if self.open < self._size:
+                    connection = self._connect()
+                    self._used.add(connection)
                     break
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise ConnectionsBusy(size=self._size, seconds=patience)
                 self._changed.wait(left)
         try:
-            connection = self._connect()
             connection.connect()
         except BaseException:
-            self._lost_one()
+            self._forget(connection)
             raise
         return connection
 
@@ -101,13 +105,13 @@ class Pool:
         now = time.monotonic()
         spare: list[Connection] = []
         with self._changed:
+            self._used.discard(connection)
             if self._is_closed:
                 spare.append(connection)
             else:
                 self._idle.append((now, connection))
                 while len(self._idle) > self._kept and now - self._idle[0][0] > IDLE_SECONDS_MAX:
                     spare.append(self._idle.popleft()[1])
-            self._open -= len(spare)
             self._changed.notify()
         for each in spare:
             each.disconnect()
@@ -115,11 +119,11 @@ class Pool:
     def drop(self, connection: Connection) -> None:
         """Close a connection of which nobody knows how it stands."""
         connection.disconnect()
-        self._lost_one()
+        self._forget(connection)
 
-    def _lost_one(self) -> None:
+    def _forget(self, connection: Connection) -> None:
         with self._changed:
-            self._open -= 1
+            self._used.discard(connection)
             self._changed.notify()
 
     def forget_idle(self) -> None:
@@ -127,7 +131,6 @@ class Pool:
         with self._changed:
             idle = [connection for _, connection in self._idle]
             self._idle.clear()
-            self._open -= len(idle)
             self._changed.notify_all()
         for connection in idle:
             connection.disconnect()

@@ -1,5 +1,6 @@
 """Dead letters of a queue on a server."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -29,14 +30,10 @@ class RedisDeadLetters(DeadLetters):
             answer = cast("list[bytes]", self._look("letters", BATCH, number + 1))
             if not answer:
                 return
-            for name, packed in zip(answer[::2], answer[1::2], strict=True):
-                try:
-                    letter = letter_of(key_from_wire(name), packed)
-                except Damage:
-                    number += 1
-                    continue
-                number = letter.number
-                yield letter
+            for name, place, packed in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
+                number = int(place)
+                with contextlib.suppress(Damage):  # Passed over; `discard` drops it, too.
+                    yield letter_of(key_from_wire(name), packed)
 
     def revive(self, letters: list[DeadLetter]) -> int:
         """Bring letters back in one step, those that are still there; return how many."""

@@ -1,7 +1,7 @@
 """A lock with a name on the server, and the fencing tokens that come from it."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from segue.errors import LockBusy, LockLost, StoreClosed
 from segue.log.options import Duration
@@ -12,6 +12,10 @@ from segue.stores.redis.waiting import Patience
 
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore
+
+
+RENEWING_SHARE: Final = 6
+"""Which part of its length a renewal may take: half the time between two beats."""
 
 
 class RedisLock:
@@ -86,7 +90,12 @@ class RedisLock:
         begun_us = self.ticks()
         ttl_us = self._ttl_us if ttl_us is None else ttl_us
         try:
-            self._store.calls.change(self._functions, function, self._base, token, ttl_us)
+            self._store.calls.change(
+                self._functions,
+                *(function, self._base, token, ttl_us),
+                # Another beat comes, and others wait for this one to end.
+                retry=ttl_us / RENEWING_SHARE / 1_000_000 if function == "renew" else None,
+            )
         except Refusal as refusal:
             reason = " ".join(refusal.words)
             raise LockLost(name=self.name, token=token, reason=reason) from None

@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 LIBRARY: Final = "queue"
 ITEMS_PER_CALL_MAX: Final = 100_000
 """How many messages one call pushes: the server does nothing else meanwhile."""
+EXTENDING_SHARE: Final = 6
+"""Which part of its length a lease's renewal may take: half the time between two beats."""
 SCAN_COUNT: Final = 1_000
 """About how many messages the server lists at a time."""
 
@@ -93,7 +95,6 @@ class RedisQueue:
         self._library = library(LIBRARY)
         self._owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
         self._chance = random.Random()
-        self._is_named = False
         self._removals = store.removals.get(name, 0)
         self._letters = RedisDeadLetters(self.look, self.change)
         self._inspection = Inspection(name, self.look, self._letters, self._scan)
@@ -101,10 +102,11 @@ class RedisQueue:
             self._inspection, self.look, self._push_parcels, scan=self._scan, kept=self._kept
         )
 
-    def change(self, name: str, *words: Word) -> object:
+    def change(self, name: str, *words: Word, retry: float | None = None) -> object:
         """Have one of the queue's functions change something. Raises Refusal."""
         self._require_open()
-        return _until_true(partial(self._calls.change, self._library, name, self._base, *words))
+        call = partial(self._calls.change, self._library, name, self._base, *words, retry=retry)
+        return _until_true(call)
 
     def look(self, name: str, *words: Word) -> object:
         """Have one of the queue's functions answer. Raises Refusal."""
@@ -222,17 +224,17 @@ class RedisQueue:
 
     def _pushed(self, function: str, words: Sequence[Word], wait: Duration | None) -> object:
         """Push, waiting for room where the rules say so. Raises QueueFull."""
-        if not self._is_named:
-            self._store.register("queue", self.name)
-            self._is_named = True
+        self._store.register("queue", self.name)
         patience: Patience | None = None
         waiting: tuple[Word, Word] = ("", 0)
         while True:
             try:
                 return self.change(function, *waiting, *words)
             except Refusal as refusal:
+                if refusal.code not in ("WAIT", "FULL"):
+                    raise
                 capacity = int(refusal.words[0])
-                if refusal.code != "WAIT" or (patience is not None and patience.is_over):
+                if refusal.code == "FULL" or (patience is not None and patience.is_over):
                     raise QueueFull(queue=self.name, capacity=capacity) from None
                 if patience is None:
                     patience = Patience(self._calls, self._base, wait)
@@ -282,8 +284,9 @@ class RedisQueue:
         words: tuple[Word, ...] = (count, "" if ttl_us is None else ttl_us, holder)
         try:
             answer = self._taken("lease", words, wait)
-        except Refusal:
-            self._refuse_ttl(ttl_us)
+        except Refusal as refusal:
+            if refusal.code == "TTL":
+                self._refuse_ttl(ttl_us)
             raise
         token, ttl_taken_us = cast("tuple[int, int]", answer[:2])
         ttl_seconds = ttl_taken_us / 1_000_000
@@ -438,6 +441,8 @@ class RedisQueue:
                 "extend",
                 *(wire_id(lane, offset), token),
                 *("" if ttl_us is None else ttl_us, int(is_checked)),
+                # Another beat comes, and others wait for this one to end.
+                retry=_seconds(-1 if ttl_us is None else ttl_us // EXTENDING_SHARE),
             )
         except Refusal as refusal:
             if refusal.code == "TTL":

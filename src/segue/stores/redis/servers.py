@@ -55,7 +55,10 @@ def connection_to(
         # Whoever calls tries again, and knows for how long.
         "retry": Retry(NoBackoff(), 0),
     }
-    if not sentinel:
+    if sentinel:
+        settings["username"] = address.options.sentinel_username or None
+        settings["password"] = address.options.sentinel_password or None
+    else:
         settings["db"] = address.database
         settings["username"] = address.username
         settings["password"] = address.password

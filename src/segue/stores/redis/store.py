@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import weakref
 from types import TracebackType
 from typing import Final, Self, cast
@@ -16,7 +17,7 @@ from segue.errors import (
     UnsupportedFormat,
     UnsupportedServer,
 )
-from segue.log.layout import checked_name
+from segue.log.layout import checked_name, is_name
 from segue.log.options import Duration
 from segue.stores.contract import RingMode
 from segue.stores.heartbeat import Heartbeat
@@ -27,7 +28,7 @@ from segue.stores.redis.keys import FORMAT, Kind, base_key, format_key, names_ke
 from segue.stores.redis.lock import RedisLock, lock_exists
 from segue.stores.redis.queue import RedisQueue, queue_exists, remove_queue
 from segue.stores.redis.ring import RedisRing, open_ring, ring_exists
-from segue.stores.redis.servers import servers_of
+from segue.stores.redis.servers import ask, servers_of
 from segue.stores.redis.topics.core import User
 from segue.stores.redis.topics.topic import RedisTopic, open_topic, topic_exists
 
@@ -35,7 +36,9 @@ logger = logging.getLogger(__name__)
 
 MAJOR_VERSION_MIN: Final = 7
 """The first version with functions."""
-BEATS_MAX: Final = 16
+NAMED_SECONDS: Final = 300.0
+"""How often a name is noted again: a failover may lose it."""
+BEATS_MAX: Final = 64
 """How many leases are kept alive at once: a node that hangs must not cost those on others."""
 OPENING_SECONDS: Final = 2.0
 """How long opening tries to reach the server: a wrong address should be told soon."""
@@ -61,12 +64,12 @@ class RedisStore:
         """How often we removed a queue: handles from before say so."""
         self.users: weakref.WeakSet[User] = weakref.WeakSet()
         """Members and producers that are open here: they let go before the store does."""
-        self._named: set[tuple[Kind, str]] = set()
+        self._named: dict[tuple[Kind, str], float] = {}
         self._closed = False
         self._lock = threading.Lock()
         in_every_child(self)
         try:
-            _check_server(self.calls, format_key(self.namespace), is_synced=address.options.fsync)
+            _check_servers(self.calls, format_key(self.namespace), is_synced=address.options.fsync)
             _check_store(self.calls, format_key(self.namespace), self.url, create=create)
         except BaseException:
             self.calls.servers.close()
@@ -86,9 +89,10 @@ class RedisStore:
 
     def register(self, kind: Kind, name: str) -> None:
         """Note a name before it is used first: whoever lists finds it, and looks if it is there."""
-        if (kind, name) not in self._named:
+        now = time.monotonic()
+        if now - self._named.get((kind, name), -NAMED_SECONDS) >= NAMED_SECONDS:
             self.calls.command(*self._naming("SADD", kind), name)
-            self._named.add((kind, name))
+            self._named[kind, name] = now
 
     def _naming(self, command: str, kind: Kind) -> tuple[str, str, str]:
         key = names_key(self.namespace, kind)
@@ -97,7 +101,8 @@ class RedisStore:
     def _names(self, kind: Kind) -> list[str]:
         self.require_open()
         found = cast("list[bytes]", self.calls.command(*self._naming("SMEMBERS", kind)))
-        return sorted(name.decode() for name in found)
+        names = (name.decode(errors="replace") for name in found)
+        return sorted(name for name in names if is_name(name))
 
     # Queues --------------------------------------------------------------------------------
 
@@ -191,15 +196,21 @@ class RedisStore:
         self.close()
 
 
-def _check_server(calls: Calls, key: str, *, is_synced: bool) -> None:
-    """Raise UnsupportedServer if the server is too old, or would drop keys to make room."""
-    text = cast("bytes", calls.command(key, "INFO", "everything", retry=OPENING_SECONDS)).decode(
-        errors="replace"
-    )
+def _check_servers(calls: Calls, key: str, *, is_synced: bool) -> None:
+    """Raise UnsupportedServer if one is too old, or would lose what it is given."""
+    calls.command(key, "PING", retry=OPENING_SECONDS)
+    for node in calls.servers.nodes():
+        with node.pool.connection() as connection:
+            text = cast("bytes", ask(connection, "INFO", "everything"))
+        _check_server(text.decode(errors="replace"), is_synced=is_synced)
+
+
+def _check_server(text: str, *, is_synced: bool) -> None:
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     # Valkey says under this name which version of Redis it is compatible with.
-    version = facts.get("redis_version", "0")
-    if int(version.partition(".")[0]) < MAJOR_VERSION_MIN:
+    version = facts.get("redis_version", "unknown")
+    major = version.partition(".")[0]
+    if not major.isdecimal() or int(major) < MAJOR_VERSION_MIN:
         raise UnsupportedServer(f"version {version}; functions came with {MAJOR_VERSION_MIN}.0")
     if is_synced and facts.get("aof_enabled") != "1":
         raise UnsupportedServer("fsync=yes needs a server with appendonly yes")

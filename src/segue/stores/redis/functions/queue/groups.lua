@@ -53,30 +53,23 @@ local function hold_back(q, id, s)
   change_held(q, s, 1)
 end
 
--- Have as many of a group stand in line again as it may have places for, of each priority.
+-- Have as many of a group stand in line again as it may have places for: the first by priority and
+-- turn. The others could not come before them.
 local function call_up(q, group)
-  local key = q.base .. ':held_' .. group
   local leased = tonumber(redis.call('HGET', q.base .. ':groups', 'l' .. group) or 0)
   local room = q.rules.group_concurrency - leased
   if room <= 0 then return end
-  local after = '-'
-  while true do
-    local first = redis.call('ZRANGEBYLEX', key, after, '+', 'LIMIT', 0, 1)[1]
-    if not first then return end
-    local priority = string.sub(first, 1, 10)
-    local called = redis.call('ZRANGEBYLEX', key, '[' .. first, '(' .. priority .. ':', 'LIMIT', 0, room)
-    for _, member in ipairs(called) do
-      local id = string.sub(member, 28)
-      redis.call('ZREM', key, member)
-      local s = state_of(q, id)
-      if s then
-        change_held(q, s, -1)
-        s.kind = READY
-        save_state(q, id, s)
-        line_up(q, id, s)
-      end
+  local key = q.base .. ':held_' .. group
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, room - 1)) do
+    local id = string.sub(member, 28)
+    redis.call('ZREM', key, member)
+    local s = state_of(q, id)
+    if s then
+      change_held(q, s, -1)
+      s.kind = READY
+      save_state(q, id, s)
+      line_up(q, id, s)
     end
-    after = '[' .. priority .. ':'  -- Behind every digit.
   end
 end
 

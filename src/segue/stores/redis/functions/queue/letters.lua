@@ -1,15 +1,17 @@
 -- Dead letters.
 
--- Answer up to 4:count dead letters from the number 5 on: id and letter of each.
+-- Answer up to 4:count dead letters from the number 5 on: id, number and letter of each.
 local function letters(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
   local answer = {}
-  local ids = redis.call('ZRANGEBYSCORE', base .. ':dead', argv[5], '+inf', 'LIMIT', 0, argv[4])
-  for _, id in ipairs(ids) do
-    answer[#answer + 1] = id
-    answer[#answer + 1] = redis.call('HGET', base .. ':letters', id) or ''
+  local found = redis.call('ZRANGEBYSCORE', base .. ':dead', argv[5], '+inf', 'WITHSCORES', 'LIMIT',
+    0, argv[4])
+  for place = 1, #found, 2 do
+    answer[#answer + 1] = found[place]
+    answer[#answer + 1] = found[place + 1]
+    answer[#answer + 1] = redis.call('HGET', base .. ':letters', found[place]) or ''
   end
   return answer
 end

@@ -4,7 +4,7 @@ local function rules(base)
   return redis.call('HGET', base .. ':metadata', 'rules')
 end
 
--- Have 4:rules hold from now on. 5:1 if another rate, or none, is among them.
+-- Have 4:rules hold from now on.
 local function configure(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   local before = q.rules

@@ -15,13 +15,16 @@ local function ack(base, argv, now_us, ticks_us)
   local ids = {}
   for place = 4, #argv, 2 do ids[#ids + 1] = argv[place] end
   local states = get_many(base .. ':touched', ids)
-  local keeps, done = q.rules.keeps, {}
+  local keeps, done, acked = q.rules.keeps, {}, 0
   for place, id in ipairs(ids) do
     local packed, token = states[place], tonumber(argv[2 * place + 3])
     local kind, _, held = 0, 0, 0
     if packed and #packed >= STATE_HEAD and not done[id] then kind, _, held = struct.unpack('>BBI8', packed) end
-    if kind == LEASED and held == token then
-      done[id] = true
+    if done[id] == token then
+      -- The same lease, named twice.
+    elseif kind == LEASED and held == token then
+      done[id] = token
+      acked = acked + 1
       if keeps or string.sub(packed, STATE_GROUP, STATE_GROUP + DIGEST_BYTES - 1) ~= NO_GROUP then
         settle(q, id, unpack_state(packed))
       else
@@ -29,7 +32,7 @@ local function ack(base, argv, now_us, ticks_us)
       end
     else
       lost[#lost + 1] = place - 1
-      lost[#lost + 1] = lost_because(packed and not done[id] and unpack_state(packed) or nil)
+      lost[#lost + 1] = done[id] and 'other' or lost_because(packed and unpack_state(packed) or nil)
     end
   end
   if #plain > 0 then
@@ -38,7 +41,7 @@ local function ack(base, argv, now_us, ticks_us)
     call_many('HDEL', base .. ':bodies', plain)
     q.room = q.room + #plain
   end
-  add_total(q, 'acked', #ids - #lost / 2)
+  add_total(q, 'acked', acked)
   finish(q)
   return lost
 end
