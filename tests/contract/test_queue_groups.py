@@ -462,3 +462,16 @@ def test_a_group_has_at_least_one_place(places: int) -> None:
     """And not more than anybody needs."""
     with pytest.raises(InvalidArgument, match="group_concurrency"):
         QueueRules(group_concurrency=places)
+
+
+def test_who_outlives_its_place_leaves_it_to_a_more_urgent_one(
+    store: Store, clock: ManualClock
+) -> None:
+    """Before anything less urgent that was in line behind it."""
+    queue = store.queue("jobs")
+    queue.push_many([Item(body=b"old", priority=5, ttl=3, group="a"), Item(body=b"b", priority=5)])
+    queue.lease().release()
+    queue.push(b"urgent", priority=1, group="a")
+    clock.advance(seconds=3)
+
+    assert queue.lease().body == b"urgent"

@@ -262,6 +262,28 @@ class TestExactlyOnce:
             writer.commit(write, files)
         assert writer.sink.keys("*:writes") == []
 
+    def test_a_write_that_is_aborted_while_it_is_checked_does_not_happen(
+        self, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Even if the one that aborts tries it again meanwhile: only what is there is listed."""
+        write = WriteId(query="query 1", batch=1)
+        files = writer.stage(write, numbers(0, 30))
+        real = ServerCommitter._check
+        again: list[StagedFile] = []
+
+        def overtaken(self: ServerCommitter, *args: object) -> None:
+            real(self, *args)  # type: ignore[arg-type]
+            if not again:
+                ServerCommitter(writer.options).abort(write)
+                again.extend(writer.stage(write, numbers(0, 30), tasks=1))
+
+        monkeypatch.setattr(ServerCommitter, "_check", overtaken)
+        with pytest.raises(StorageError):
+            writer.commit(write, files)
+
+        assert writer.commit(write, again)
+        assert writer.held() == sorted(numbers(0, 30))
+
     def test_large_writes_are_adopted_in_blocks(self, writer: Writer) -> None:
         """Each block is one call, and has an end in records and in bytes."""
         write = WriteId(query="write x")

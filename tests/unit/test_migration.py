@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segue.errors import InvalidArgument
-from segue.stores.state import item_of
 from segue.stores.migration import (
     Mismatch,
     UnknownState,
@@ -17,6 +16,7 @@ from segue.stores.migration import (
     parse_state,
     read_state,
 )
+from segue.stores.state import item_of
 
 items = st.recursive(
     st.none()

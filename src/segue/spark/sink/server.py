@@ -173,8 +173,7 @@ class ServerCommitter:
     def abort(self, write: WriteId) -> None:
         """Leave nothing of a write that is not to happen. One that has happened stays."""
         with opened(self._options) as (_, target):
-            if not target.writes.is_pending(write.directory):
-                self._drop(target, write)
+            self._drop(target, write)
 
     def recover(self) -> None:
         """Finish what others have left unfinished."""
@@ -201,7 +200,11 @@ class ServerCommitter:
                 return True
             self._check(target, files)
             text = _list_of(write, files)
-            said = target.writes.list_(write.directory, write.digest, write.batch, text)
+            said = target.writes.list_(
+                write.directory, write.digest, write.batch, text, _names(files)
+            )
+            if said == "withdrawn":
+                raise StorageError("the write was aborted before it could happen")
             if said != "pending":
                 return said == "listed"
         raise StorageError(f"other writes of {write.query} were under way all the time")
@@ -267,8 +270,7 @@ class ServerCommitter:
         )
 
     def _drop(self, target: Target, write: WriteId) -> None:
-        target.unstage(target.writes.announced(write.directory))
-        target.writes.withdraw(write.directory)
+        target.unstage(target.writes.withdraw(write.directory))
 
 
 def _names(files: Iterable[StagedFile]) -> dict[int, list[str]]:

@@ -36,11 +36,8 @@ BLOCK_RECORDS_MAX: Final = 5_000
 BLOCK_BYTES_MAX: Final = 4 << 20
 """What one call adopts: the server does nothing else meanwhile."""
 NAMES_PER_CALL: Final = 1_000
-LISTING: Final[Mapping[int, Literal["listed", "done", "pending"]]] = {
-    1: "listed",
-    0: "done",
-    -1: "pending",
-}
+Listing = Literal["listed", "done", "pending", "withdrawn"]
+LISTING: Final[Mapping[int, Listing]] = {1: "listed", 0: "done", -1: "pending", -2: "withdrawn"}
 
 _ATTR: Final = struct.Struct(">I")
 _SLOT: Final = np.dtype([("attr", "<u8"), ("length", "<u4")])
@@ -106,21 +103,21 @@ class Writes:
 
     def announced(self, write: str) -> dict[int, list[str]]:
         """Return the names of what was put aside for a write, by partition or lane."""
-        found: dict[int, list[str]] = {}
-        for word in words_of(self._look("announced", write)):
-            number, _, name = text_of(word).partition(" ")
-            found.setdefault(int(number), []).append(name)
-        return found
+        return _named(self._look("announced", write))
 
-    def withdraw(self, write: str) -> None:
-        """Forget what was announced of a write that does not happen."""
-        self._change("withdraw", write)
+    def withdraw(self, write: str) -> dict[int, list[str]]:
+        """Have a write not happen, unless it has; return what is aside for it, to be dropped."""
+        return _named(self._change("withdraw", write))
 
     def list_(
-        self, write: str, query: str, batch: int | None, text: str
-    ) -> Literal["listed", "done", "pending"]:
-        """Have a write happen; or say that it has before, or that another is to be finished."""
-        words = (write, query, "" if batch is None else batch, text)
+        self, write: str, query: str, batch: int | None, text: str, names: Mapping[int, list[str]]
+    ) -> Listing:
+        """Have a write of what was announced under these names happen, or say why it does not.
+
+        It has before, another of its query is to be finished first, or it was withdrawn.
+        """
+        members = [f"{number} {name}" for number, some in names.items() for name in some]
+        words = (write, query, "" if batch is None else batch, text, *members)
         return LISTING[number_of(self._change("list", *words))]
 
     def pending(self) -> dict[str, str]:
@@ -140,6 +137,11 @@ class Writes:
         """Note that all of a write is in its place."""
         words = (write, query, "" if batch is None else batch, int(is_repeatable))
         self._change("finish", *words)
+
+
+def _named(answer: "Answer") -> dict[int, list[str]]:
+    members = [text_of(word).partition(" ") for word in words_of(answer)]
+    return by_number((int(number), name) for number, _, name in members)
 
 
 class _Aside:

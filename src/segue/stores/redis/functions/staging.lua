@@ -37,9 +37,13 @@ local function announced(base, argv)
   return redis.call('SMEMBERS', base .. ':staging_' .. argv[4])
 end
 
--- Note that a write will not happen, or has before.
+-- Have a write not happen, unless it has: what tasks have put aside for it is to be dropped.
 local function withdraw(base, argv)
-  return redis.call('UNLINK', base .. ':staging_' .. argv[4])
+  if redis.call('HEXISTS', base .. ':writes', argv[4]) == 1 then return {} end
+  local key = base .. ':staging_' .. argv[4]
+  local members = redis.call('SMEMBERS', key)
+  redis.call('UNLINK', key)
+  return members
 end
 
 -- Keep messages aside under the name 4 for 5:ms.
@@ -92,12 +96,16 @@ local function has_happened(base, query, batch)
 end
 
 -- Have the write 4 of the query 5 with the batch 6, which consists of 7, happen: 1. Or 0 if it has
--- before, or -1 while another of the query is to be finished first.
+-- before, -1 while another of the query is to be finished first, or -2 if any of what was announced
+-- for it, from 8 on, was withdrawn.
 local function list(base, argv)
   local write, query, batch = argv[4], argv[5], argv[6]
   if has_happened(base, query, batch) then return 0 end
   for _, other in ipairs(redis.call('HKEYS', base .. ':writes')) do
     if string.sub(other, 1, #query) == query then return -1 end
+  end
+  for place = 8, #argv do
+    if redis.call('SISMEMBER', base .. ':staging_' .. write, argv[place]) == 0 then return -2 end
   end
   redis.call('HSET', base .. ':writes', write, argv[7])
   return 1

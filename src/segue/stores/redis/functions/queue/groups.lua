@@ -69,6 +69,7 @@ local function call_up(q, group)
       s.kind = READY
       save_state(q, id, s)
       line_up(q, id, s)
+      q.called = q.called + 1
     end
   end
 end

@@ -87,7 +87,7 @@ local function open(base, now_us, ticks_us)
     in_line = tonumber(said[7] or 0),
     fresh = tonumber(said[14] or 0),
     lanes = { [0] = make_lane(base, 0, said, 8) },
-    changes = {}, news = 0, room = 0,
+    changes = {}, news = 0, room = 0, called = 0,
   }
 end
 

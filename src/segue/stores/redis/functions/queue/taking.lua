@@ -138,6 +138,7 @@ local function take(q, most, settles)
     local lines = is_short and { 0 } or redis.call('ZRANGE', q.base .. ':lines', 0, -1)
     for _, said in ipairs(lines) do
       local priority = tonumber(said)
+      local called = q.called
       local delivery, found
       repeat
         delivery, found = take_returned(q, priority, settles)
@@ -146,11 +147,11 @@ local function take(q, most, settles)
           out[#out + 1] = delivery
           most = most - 1
         end
-      until not found or most == 0 or looked > LOOKED_MAX or (settles and delivery)
-      -- Who pops makes place in a group, so that others may come before all the rest.
-      if most == 0 or looked > LOOKED_MAX or (settles and delivery) then break end
+      until not found or most == 0 or looked > LOOKED_MAX or q.called ~= called
+      -- Who was called up, because another has left its group, may come before all the rest.
+      if most == 0 or looked > LOOKED_MAX or q.called ~= called then break end
       local lane = lane_of(q, priority)
-      local changed, again = false, false
+      local changed = false
       while most > 0 and lane.count > 0 and not full[priority] and looked <= LOOKED_MAX do
         local size, is_full
         delivery, size, is_full = take_from_lane(q, lane, most, settles)
@@ -162,7 +163,10 @@ local function take(q, most, settles)
           out[#out + 1] = delivery
           most = most - #delivery.items
           progressed = true
-          if settles and delivery.ids then again = true break end
+        end
+        if q.called ~= called then
+          progressed = true
+          break
         end
       end
       if changed then
@@ -172,7 +176,7 @@ local function take(q, most, settles)
       if lane.count == 0 and redis.call('EXISTS', q.base .. ':ready_' .. whole(priority)) == 0 then
         redis.call('ZREM', q.base .. ':lines', priority)
       end
-      if most == 0 or again or looked > LOOKED_MAX then break end
+      if most == 0 or q.called ~= called or looked > LOOKED_MAX then break end
     end
     if looked > LOOKED_MAX or not (progressed or is_short) then break end
     is_short = false
