@@ -75,6 +75,8 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
         text = text.removeprefix(FILE_SCHEME)
         if not text:
             raise InvalidArgument(f"{url!r} names no directory")
+    elif text.partition(":/")[0] in REDIS_SCHEMES and ":/" in text:
+        raise InvalidArgument(f"{text!r} names no server: one is named like redis://host")
     elif "://" in text:
         scheme = text.partition("://")[0]
         raise InvalidArgument(

@@ -65,6 +65,8 @@ _NO_FUNCTION: Final = "Function not found"
 _SIGNAL: Final = "SEGUE"
 _BULKY: Final = frozenset({"pop", "dequeue"})
 """Functions whose answers, which the server remembers, are messages."""
+_NOTHING: Final = b"\xc0"
+"""No answer, as functions/common.lua writes it."""
 
 
 class Refusal(SegueError):
@@ -109,7 +111,7 @@ class Calls:
         self._lock = threading.Lock()
         self._free: deque[_Line] = deque()
         self._numbers = itertools.count()
-        self._bulky: set[tuple[str, int]] = set()
+        self._bulky: dict[tuple[str, int], int] = {}
 
     @property
     def has_manual_clock(self) -> bool:
@@ -150,25 +152,28 @@ class Calls:
         """
         with self._line() as line:
             function = library.function(name)
+            number = next(line.requests)
             request = (
                 *("FCALL", function, 1, base, self._now()),
-                *(f"{self._client}.{line.number}", next(line.requests)),
+                *(f"{self._client}.{line.number}", number),
                 *words,
             )
             answer = self._until_known(base, library, request, is_change=True, retry=retry)
             if name in _BULKY:
-                self._bulky.add((base, line.number))
+                self._bulky[base, line.number] = number
             elif self._bulky:
-                self._bulky.discard((base, line.number))
+                self._bulky.pop((base, line.number), None)
             return answer
 
     def leave(self) -> None:
         """Have the server forget the messages it keeps for us in case we ask again."""
         with contextlib.suppress(SegueError):  # It forgets them by itself, later.
             while self._bulky:
-                base, number = self._bulky.pop()
-                key = f"{base}:request_{self._client}.{number}"
-                self._until_known(key, None, ("UNLINK", key), retry=TIMEOUT_SECONDS_MIN)
+                (base, line), number = self._bulky.popitem()
+                key = f"{base}:request_{self._client}.{line}"
+                # The number stays: a copy of the request may still be on its way.
+                words = ("SET", key, number.to_bytes(8) + _NOTHING, "KEEPTTL")
+                self._until_known(key, None, words, retry=TIMEOUT_SECONDS_MIN)
 
     def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:
         """Have a function answer that changes nothing anybody could see. Raises as `change`."""
