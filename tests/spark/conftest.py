@@ -24,7 +24,6 @@ OWN_PROCESSES = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # Before xdist looks at groups, also if paths are given.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all that share the session in one process; let the others take their time."""
     for item in items:

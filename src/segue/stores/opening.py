@@ -76,7 +76,10 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
         if not text:
             raise InvalidArgument(f"{url!r} names no directory")
     elif text.partition(":/")[0] in REDIS_SCHEMES and ":/" in text:
-        raise InvalidArgument(f"{text!r} names no server: one is named like redis://host")
+        # Not quoted: it may have a password.
+        if "://" in text:
+            raise InvalidArgument("a directory is needed here, and that is a server")
+        raise InvalidArgument("a server is named with two slashes: redis://host")
     elif "://" in text:
         scheme = text.partition("://")[0]
         raise InvalidArgument(
