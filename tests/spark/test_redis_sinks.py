@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import segue
 from segue import QueueRules, TopicRules
 from segue.errors import QueueFull, StorageError
-from segue.spark.options import WriteOptions
+from segue.spark.options import WriteOptions, read_options
+from segue.spark.reading import BatchReader
 from segue.spark.sink.server import ServerCommitter, ServerStage
 from segue.spark.sink.staging import StagedFile, WriteId
 from segue.stores.redis.staging import KEPT_MS, QueueTarget, TopicTarget, Writes
+from tests.redis_cluster import RedisCluster
 from tests.redis_server import shared_server
 from tests.spark.redis_support import fresh_url, namespace_of
 
@@ -446,3 +449,27 @@ class TestStreams:
 
         assert Writer(sink, kind).held() == sorted(numbers(0, 200))
         assert sink.staged() == []
+
+
+class TestClusters:
+    def test_a_cluster_is_written_and_read(self, tmp_path: Path) -> None:
+        """Partitions are on different nodes; what belongs together is on one."""
+        with RedisCluster(tmp_path) as cluster, segue.open(cluster.url) as store:
+            sink = Sink(cluster.url, store)
+            for kind in ("topic", "queue"):
+                writer = Writer(sink, kind)
+                for batch in range(2):
+                    write = WriteId(query="query 1", batch=batch)
+                    values = numbers(batch * 50, batch * 50 + 50)
+                    assert writer.commit(write, writer.stage(write, values))
+                name = writer.options.name
+                given = read_options({"url": cluster.url, kind: name}, is_stream=False)
+                reader = BatchReader(given, StructType([StructField("value", BinaryType())]))
+                rows = [
+                    row["value"]
+                    for task in reader.partitions()
+                    for batch in reader.read(task)
+                    for row in batch.to_pylist()
+                ]
+
+                assert sorted(rows) == writer.held() == sorted(numbers(0, 100))

@@ -14,6 +14,7 @@ from segue.delivery.events import ASIDE, Cause
 from segue.delivery.message import HAS_GROUP, HAS_TTL
 from segue.delivery.rules import QueueRules
 from segue.errors import Damage
+from segue.log.layout import is_name
 from segue.stores.deduplication import DIGEST_BYTES
 from segue.stores.redis.items import (
     _EXPIRES,
@@ -160,8 +161,9 @@ def audit_queue(store: "RedisStore", name: str) -> list[str]:
 def audit_store(store: "RedisStore") -> dict[str, list[str]]:
     """Return what `audit_queue` says of each queue that has ever been used."""
     key = names_key(store.namespace, "queue")
-    names = cast("Iterable[bytes]", store.calls.command(key, "SMEMBERS", key))
-    return {name: audit_queue(store, name) for name in sorted(map(bytes.decode, names))}
+    said = cast("Iterable[bytes]", store.calls.command(key, "SMEMBERS", key))
+    names = (name.decode(errors="replace") for name in said)
+    return {name: audit_queue(store, name) for name in sorted(filter(is_name, names))}
 
 
 class _Reader:

@@ -74,6 +74,8 @@ offer('items', items, FREES)
 
 -- Adopting ----------------------------------------------------------------------------------------
 
+local ADOPTION_KEPT_US = 30 * 86400e6  -- for a write whose driver died before it could be forgotten
+
 -- Push what staging.lua has under 4:name, once: 1, or 2 if that was done before, or 0 if it is gone.
 local function take_in(base, argv, now_us, ticks_us)
   local name = argv[4]
@@ -88,6 +90,7 @@ local function take_in(base, argv, now_us, ticks_us)
   local answer = (priority ~= '' and push_plain or push)(base, call, now_us, ticks_us)
   if type(answer) == 'table' and answer.err then return answer end
   redis.call('ZADD', base .. ':adopted', now_us, name)
+  redis.call('ZREMRANGEBYSCORE', base .. ':adopted', '-inf', '(' .. whole(now_us - ADOPTION_KEPT_US))
   redis.call('UNLINK', key)
   return 1
 end
