@@ -27,7 +27,7 @@ from tests.redis_server import LOOPBACK, shared_server
 
 PATIENCE_SECONDS: Final = 30.0
 """Longer than anything here takes on any machine."""
-TRY_SECONDS: Final = 0.15
+TRY_SECONDS: Final = 0.4
 """How soon a request whose answer does not come is tried again."""
 
 Fate = Literal["hold", "pass", "stop"]
@@ -253,34 +253,39 @@ def narrow(world: RedisWorld, proxy: Proxy) -> Iterator[Callable[[float], RedisS
         proxy.restore()
 
 
-def lose_answer_and_connection(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have the next answer lost, and somebody else take the only connection in that moment.
+@contextlib.contextmanager
+def connection_lost_to_another(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, *, refusals_max: int
+) -> Iterator[list[float]]:
+    """Have somebody else take the only connection in the moment in which it breaks.
 
-    Who then finds none is noted, and others get it once that was said three times.
+    Yields what they waited for who then found none; after so many of them it is free again.
     """
     (node,) = store.calls.servers.nodes()
     pool = node.pool
     take, drop = pool.take, pool.drop
     taken: list[Connection] = []
-    refused: list[int] = []
+    refused: list[float] = []
 
     def dropping(connection: Connection) -> None:
         drop(connection)
-        if not refused and not taken:
-            taken.append(take())
+        taken.append(take())
 
     def taking(*, wait_seconds: float | None = None) -> Connection:
         try:
             return take(wait_seconds=wait_seconds)
-        except ConnectionsBusy:
-            refused.append(len(refused))
-            if len(refused) == 3:
+        except ConnectionsBusy as error:
+            refused.append(error.seconds)
+            if len(refused) == refusals_max:
                 pool.give_back(taken.pop())
             raise
 
-    monkeypatch.setattr(pool, "drop", dropping)
-    monkeypatch.setattr(pool, "take", taking)
-    return refused
+    with monkeypatch.context() as patching:
+        patching.setattr(pool, "drop", dropping)
+        patching.setattr(pool, "take", taking)
+        yield refused
+    while taken:
+        pool.give_back(taken.pop())
 
 
 def test_a_call_that_was_sent_is_tried_again_though_connections_are_short(
@@ -290,9 +295,9 @@ def test_a_call_that_was_sent_is_tried_again_though_connections_are_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = narrow(PATIENCE_SECONDS)
-    refused = lose_answer_and_connection(store, monkeypatch)
-    proxy.lose_answer()
-    name = store.queue("jobs").push(b"once")
+    with connection_lost_to_another(store, monkeypatch, refusals_max=3) as refused:
+        proxy.lose_answer()
+        name = store.queue("jobs").push(b"once")
 
     assert len(refused) == 3
     assert [(each.id, each.body) for each in queue.pop_many(9)][1:] == [(name, b"once")]
@@ -305,11 +310,11 @@ def test_a_call_that_was_sent_never_ends_as_one_that_was_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ConnectionsBusy says that nothing was sent: whoever pushes again then makes it two."""
-    store = narrow(0.04)
-    refused = lose_answer_and_connection(store, monkeypatch)
-    proxy.lose_answer()
-    with pytest.raises(StoreUnavailable) as failure:
-        store.queue("jobs").push(b"once")
+    store = narrow(0.4)
+    with connection_lost_to_another(store, monkeypatch, refusals_max=1_000) as refused:
+        proxy.lose_answer()
+        with pytest.raises(StoreUnavailable) as failure:
+            store.queue("jobs").push(b"once")
 
     assert refused
     assert not isinstance(failure.value, ConnectionsBusy)
@@ -333,7 +338,7 @@ def test_a_call_that_finds_no_connection_says_that_nothing_was_sent(
 @pytest.fixture
 def unconfirmed(world: RedisWorld) -> Iterator[RedisQueue]:
     """The queue for somebody who asks for a replica, where there is none."""
-    with open_redis(f"{world.url}&replicas=1&timeout=0.5&retry=0.4") as store:
+    with open_redis(f"{world.url}&replicas=1&timeout=0.8&retry=0.45") as store:
         yield store.queue("jobs")
 
 

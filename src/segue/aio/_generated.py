@@ -702,12 +702,18 @@ async def open(
     ticks: Ticks = system_ticks,
     disk: Disk | None = None,
 ) -> Store:
-    """Open the store at `url`, with threads of its own: a directory, as a path or as `file://…`.
+    """Open the store at `url`, with threads of its own: a directory, as a path or as `file://…`, or
+    a Redis server.
 
     `sync` says when what was pushed has reached the device: "always" before the call returns,
     "interval" within `sync_interval_ms`, "os" when the operating system sees fit. `exclusive`
     keeps other processes out and is faster. Raises InvalidArgument, LogLocked, LogNotFound,
     UnsupportedFileSystem, UnsupportedFormat, StorageError.
+
+    `redis://host:6379/0`, `rediss://`, `unix:///path`, `redis+cluster://host,host`,
+    `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
+    and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
+    StoreUnavailable, UnsupportedServer.
     """
     threads = Threads()
     try:
