@@ -338,7 +338,7 @@ def test_a_call_that_finds_no_connection_says_that_nothing_was_sent(
 @pytest.fixture
 def unconfirmed(world: RedisWorld) -> Iterator[RedisQueue]:
     """The queue for somebody who asks for a replica, where there is none."""
-    with open_redis(f"{world.url}&replicas=1&timeout=0.8&retry=0.45") as store:
+    with open_redis(f"{world.url}&replicas=1&timeout=0.8&retry=0.7") as store:
         yield store.queue("jobs")
 
 
