@@ -702,8 +702,7 @@ async def open(
     ticks: Ticks = system_ticks,
     disk: Disk | None = None,
 ) -> Store:
-    """Open the store at `url`, with threads of its own: a directory, as a path or as `file://…`, or
-    a Redis server.
+    """Open the store at `url`, with threads of its own: a path, `file://…` or `redis://…`.
 
     `sync` says when what was pushed has reached the device: "always" before the call returns,
     "interval" within `sync_interval_ms`, "os" when the operating system sees fit. `exclusive`

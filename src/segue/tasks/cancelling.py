@@ -1,7 +1,9 @@
 """Requests to cancel tasks: a small topic that every worker looks at before it runs anything."""
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,6 +15,9 @@ from segue.tasks.topics import compact, end_of, records_between
 logger = logging.getLogger(__name__)
 
 CANCEL_TOPIC: Final = "segue.cancellations"
+LOOK_SECONDS: Final = 0.005
+"""How old what is known may be where looking takes a round trip: a request that comes so shortly
+before its task begins is as good as one that comes after."""
 
 
 class Cancellations:
@@ -27,6 +32,8 @@ class Cancellations:
         self._topic = store.topic(CANCEL_TOPIC)
         self._requested: dict[str, int] = {}
         self._next = 0
+        self._looked = -math.inf
+        self._look_seconds = LOOK_SECONDS if "://" in store.url else 0.0
 
     def prepare(self) -> None:
         """Have the topic: looking at one that is not there takes longer than at one that is."""
@@ -40,6 +47,7 @@ class Cancellations:
     def request(self, task_id: str, pushed_us: int) -> None:
         """Have the task not run, or stop, that was pushed then; durable when it returns."""
         self._topic.append(str(pushed_us).encode(), key=task_id)
+        self._looked = -math.inf  # Whoever asks in this process learns of it at once.
 
     def forget(self, task_ids: Iterable[str]) -> None:
         """Note that requests were carried out, or came too late."""
@@ -68,9 +76,17 @@ class Cancellations:
         return found
 
     def last_requested(self) -> Mapping[str, int]:
-        """Return what `requested` does, or did last if the server cannot be reached now."""
+        """Return what `requested` does, or did a moment ago where asking takes a round trip.
+
+        Or did last, if the server cannot be reached now.
+        """
+        now = time.monotonic()
+        if now - self._looked < self._look_seconds:
+            return self._requested
         try:
-            return self.requested()
+            found = self.requested()
         except StoreUnavailable as error:
             logger.warning("cancellations not looked at, will be tried again reason=%s", error)
             return self._requested
+        self._looked = now
+        return found
