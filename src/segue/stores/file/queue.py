@@ -1,20 +1,17 @@
 """The queue as its callers see it: arguments checked, turns taken, waits waited."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
-from threading import Event
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from segue.delivery.events import ASIDE, Purged
-from segue.delivery.message import Body, DeadLetter, Message, MessageId
+from segue.delivery.message import Body, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
-from segue.errors import InvalidArgument, LogClosed, QueueEmpty, QueueLocked
+from segue.errors import LogClosed, QueueEmpty, QueueLocked
 from segue.log.live import OWN, PUBLISHED
 from segue.log.options import Duration
 from segue.stores.arguments import cause_of, check_message_count, duration_us, owner_bytes
-from segue.stores.consumer import Consumer
 from segue.stores.contract import (
     Counts,
     Item,
@@ -23,7 +20,6 @@ from segue.stores.contract import (
     Outcome,
     QueueStats,
     Receipt,
-    RedriveReport,
 )
 from segue.stores.file.browsing import Browsing
 from segue.stores.file.core import QueueCore
@@ -33,13 +29,12 @@ from segue.stores.file.letters import FileDeadLetters
 from segue.stores.file.pushing import Pusher
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.job import Job
-from segue.stores.letters import Where
-from segue.stores.message_ids import lease_of
+from segue.stores.queue_base import QueueBase
 
 T = TypeVar("T")
 
 
-class FileQueue:
+class FileQueue(QueueBase):
     """A queue in a directory. Safe from any thread."""
 
     def __init__(self, core: QueueCore, heartbeat: Heartbeat) -> None:
@@ -197,18 +192,6 @@ class FileQueue:
         """Return True once a message can be leased, False if none can within `timeout`."""
         return bool(self._deliver(self._core.delivery.probe, timeout, name="timeout"))
 
-    def consume(
-        self,
-        *,
-        ttl: Duration | None = None,
-        wait: Duration | None = None,
-        prefetch: int = 1,
-        owner: str | None = None,
-        stop: Event | None = None,
-    ) -> Consumer:
-        """Yield jobs as they come, until `stop` is set or none comes within `wait`."""
-        return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
-
     # Settling ------------------------------------------------------------------------------
 
     def ack(self, job: Job | Receipt) -> None:
@@ -276,14 +259,6 @@ class FileQueue:
                 ttl_us = self._core.delivery.ttl_us(ttl)
             self._core.settling.extend(lane, offset, token, ttl_us)
 
-    def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
-        """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
-        if type(job) is Job:
-            if job.holder is not self and job.holder.name != self.name:
-                raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
-            return job.lane, job.offset, job.token
-        return lease_of(job)
-
     # Looking -------------------------------------------------------------------------------
 
     def peek(self, count: int = 1) -> list[Message]:
@@ -341,42 +316,3 @@ class FileQueue:
             core.journal.write(Purged(tuple(ends)))
             core.upkeep.is_due = True
             return ledger.totals["purged"] - before
-
-    def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
-        """Yield the dead letters, oldest first."""
-        return self._letters.chosen(None, limit)
-
-    def redrive(
-        self,
-        *,
-        where: Where | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-    ) -> RedriveReport:
-        """Bring dead letters back to the front of their priority."""
-        return self._letters.redrive(where, limit, rate, dry_run=dry_run)
-
-    def discard(self, *, where: Where | None = None, limit: int | None = None) -> int:
-        """Drop dead letters for good and return how many."""
-        return self._letters.discard(where, limit)
-
-    def history(
-        self,
-        *,
-        priority: Priority | None = None,
-        start: int | datetime | None = None,
-        stop: int | datetime | None = None,
-    ) -> Iterator[Message]:
-        """Yield what was pushed and is still kept, settled or not, by offset or time."""
-        return self._history.messages(priority, start, stop)
-
-    def replay(
-        self,
-        *,
-        priority: Priority | None = None,
-        start: int | datetime | None = None,
-        stop: int | datetime | None = None,
-    ) -> int:
-        """Push what `history` yields once more; return how many."""
-        return self._history.replay(priority, start, stop)

@@ -172,7 +172,7 @@ class Calls:
                 (base, line), number = self._bulky.popitem()
                 key = f"{base}:request_{self._client}.{line}"
                 # The number stays: a copy of the request may still be on its way.
-                words = ("SET", key, number.to_bytes(8) + _NOTHING, "KEEPTTL")
+                words = ("SET", key, number.to_bytes(8) + _NOTHING, "XX", "KEEPTTL")
                 self._until_known(key, None, words, retry=TIMEOUT_SECONDS_MIN)
 
     def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:

@@ -4,29 +4,23 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING, Final, cast
 
 from segue.delivery.events import OWNER_BYTES_MAX, REASON_BYTES_MAX
-from segue.delivery.message import Body, DeadLetter, Key, Message, MessageId
+from segue.delivery.message import Body, Key, Message, MessageId
 from segue.delivery.priority import Priority, priority_from
 from segue.delivery.rules import QueueRules
 from segue.errors import (
-    BatchTooLarge,
-    InvalidArgument,
     LeaseLost,
     NotReplicated,
     QueueEmpty,
-    QueueFull,
     QueueLocked,
     StoreClosed,
 )
 from segue.log.options import Duration
 from segue.stores.arguments import cause_of, check_message_count, duration_us, owner_bytes
-from segue.stores.consumer import Consumer
 from segue.stores.contract import (
     Counts,
     Item,
@@ -35,28 +29,23 @@ from segue.stores.contract import (
     Outcome,
     QueueStats,
     Receipt,
-    RedriveReport,
 )
 from segue.stores.job import Job
-from segue.stores.letters import Where
-from segue.stores.message_ids import lease_of, message_id
+from segue.stores.message_ids import message_id
+from segue.stores.queue_base import QueueBase
 from segue.stores.redis.calls import Refusal, Word
 from segue.stores.redis.history import History
 from segue.stores.redis.inspection import Inspection
 from segue.stores.redis.items import (
-    BATCH_BYTES_MAX,
-    Parcel,
-    check_size,
-    id_from_wire,
     key_from_wire,
     message_of,
-    parcel_of,
     record_of,
     wire_id,
 )
 from segue.stores.redis.letters import RedisDeadLetters
 from segue.stores.redis.libraries import library
-from segue.stores.redis.waiting import Patience
+from segue.stores.redis.pushing import Pusher
+from segue.stores.redis.waiting import Patience, seconds_of
 
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore
@@ -64,14 +53,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LIBRARY: Final = "queue"
-ITEMS_PER_CALL_MAX: Final = 100_000
-"""How many messages one call pushes: the server does nothing else meanwhile."""
 EXTENDING_SHARE: Final = 6
 """Which part of its length a lease's renewal may take: half the time between two beats."""
 SCAN_COUNT: Final = 1_000
 """About how many messages the server lists at a time."""
 
-_BYTES: Final = {bytes}
 _LOST: Final = {
     "other": "somebody else has the message now",
     "returned": "it expired or was given back",
@@ -83,7 +69,7 @@ _RUN_WORDS: Final = 6
 Answer = list[object]
 
 
-class RedisQueue:
+class RedisQueue(QueueBase):
     """A queue on a server. Safe from any thread."""
 
     def __init__(self, store: "RedisStore", name: str) -> None:
@@ -96,10 +82,15 @@ class RedisQueue:
         self._owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
         self._chance = random.Random()
         self._removals = store.removals.get(name, 0)
+        self._pusher = Pusher(store, name, self._base, self.change)
         self._letters = RedisDeadLetters(self.look, self.change)
         self._inspection = Inspection(name, self.look, self._letters, self._scan)
         self._history = History(
-            self._inspection, self.look, self._push_parcels, scan=self._scan, kept=self._kept
+            self._inspection,
+            self.look,
+            self._pusher.push_parcels,
+            scan=self._scan,
+            kept=self._kept,
         )
 
     def change(self, name: str, *words: Word, retry: float | None = None) -> object:
@@ -178,7 +169,7 @@ class RedisQueue:
             and group is None
         ):
             duration_us(wait, name="wait")
-            return self._push_plain(priority_from(priority), [body], wait)[0]
+            return self._pusher.push_plain(priority_from(priority), [body], wait)[0]
         item = Item(
             body=body,
             priority=priority,
@@ -194,55 +185,7 @@ class RedisQueue:
         self, items: Iterable[Item | Body], *, wait: Duration | None = None
     ) -> list[MessageId]:
         """Push all items or none; return their ids."""
-        if isinstance(items, bytes | bytearray | memoryview | str):
-            raise InvalidArgument("push_many takes several items; push takes one")
-        duration_us(wait, name="wait")
-        taken = items if isinstance(items, list) else list(items)
-        if not taken:
-            return []
-        if set(map(type, taken)) == _BYTES:
-            return self._push_plain(0, cast("list[bytes]", taken), wait)
-        parcels = [parcel_of(item if isinstance(item, Item) else Item(body=item)) for item in taken]
-        priority = parcels[0][0]
-        if all(_is_plain(parcel, priority) for parcel in parcels):
-            return self._push_plain(priority, [parcel[-1][4:] for parcel in parcels], wait)
-        return self._push_parcels(parcels, wait)
-
-    def _push_plain(
-        self, priority: int, bodies: list[bytes], wait: Duration | None
-    ) -> list[MessageId]:
-        _check_batch(list(map(len, bodies)))
-        first = cast("int", self._pushed("push_plain", [priority, *bodies], wait))
-        ids = [f"{priority}-{offset}" for offset in range(first, first + len(bodies))]
-        return cast("list[MessageId]", ids)
-
-    def _push_parcels(self, parcels: list[Parcel], wait: Duration | None) -> list[MessageId]:
-        _check_batch([len(parcel[4]) for parcel in parcels])
-        words = [word for parcel in parcels for word in parcel]
-        ids = cast("list[bytes]", self._pushed("push", words, wait))
-        return [id_from_wire(name) for name in ids]
-
-    def _pushed(self, function: str, words: Sequence[Word], wait: Duration | None) -> object:
-        """Push, waiting for room where the rules say so. Raises QueueFull."""
-        self._store.register("queue", self.name)
-        patience: Patience | None = None
-        waiting: tuple[Word, Word] = ("", 0)
-        while True:
-            try:
-                return self.change(function, *waiting, *words)
-            except Refusal as refusal:
-                if refusal.code not in ("WAIT", "FULL"):
-                    raise
-                capacity = int(refusal.words[0])
-                if refusal.code == "FULL" or (patience is not None and patience.is_over):
-                    raise QueueFull(queue=self.name, capacity=capacity) from None
-                if patience is None:
-                    patience = Patience(self._calls, self._base, wait)
-                    if not patience.waiter:
-                        raise QueueFull(queue=self.name, capacity=capacity) from None
-                else:
-                    patience.wait(_seconds(int(refusal.words[1])))
-                waiting = (patience.waiter, patience.step_us)
+        return self._pusher.push(items, wait)
 
     # Delivering ----------------------------------------------------------------------------
 
@@ -349,7 +292,7 @@ class RedisQueue:
                 if locked is not None:
                     raise locked
                 return answer
-            patience.wait(_seconds(pause_us))
+            patience.wait(seconds_of(pause_us))
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Return True once a message can be leased, False if none can within `timeout`."""
@@ -363,19 +306,7 @@ class RedisQueue:
                 continue  # There was more in the way than one call may look at.
             if patience.is_over or not patience.waiter:
                 return False
-            patience.wait(_seconds(pause_us))
-
-    def consume(
-        self,
-        *,
-        ttl: Duration | None = None,
-        wait: Duration | None = None,
-        prefetch: int = 1,
-        owner: str | None = None,
-        stop: Event | None = None,
-    ) -> Consumer:
-        """Yield jobs as they come, until `stop` is set or none comes within `wait`."""
-        return Consumer(self, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
+            patience.wait(seconds_of(pause_us))
 
     # Settling ------------------------------------------------------------------------------
 
@@ -442,21 +373,13 @@ class RedisQueue:
                 *(wire_id(lane, offset), token),
                 *("" if ttl_us is None else ttl_us, int(is_checked)),
                 # Another beat comes, and others wait for this one to end.
-                retry=_seconds(-1 if ttl_us is None else ttl_us // EXTENDING_SHARE),
+                retry=seconds_of(-1 if ttl_us is None else ttl_us // EXTENDING_SHARE),
             )
         except Refusal as refusal:
             if refusal.code == "TTL":
                 self._refuse_ttl(ttl_us)
                 raise
             raise _lost(lease, refusal.words[0]) from None
-
-    def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
-        """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
-        if type(job) is Job:
-            if job.holder is not self and job.holder.name != self.name:
-                raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
-            return job.lane, job.offset, job.token
-        return lease_of(job)
 
     # Looking -------------------------------------------------------------------------------
 
@@ -506,45 +429,6 @@ class RedisQueue:
         """Drop all that is ready or delayed and return how much that was."""
         return cast("int", self.change("purge"))
 
-    def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
-        """Yield the dead letters, oldest first."""
-        return self._letters.chosen(None, limit)
-
-    def redrive(
-        self,
-        *,
-        where: Where | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-    ) -> RedriveReport:
-        """Bring dead letters back to the front of their priority."""
-        return self._letters.redrive(where, limit, rate, dry_run=dry_run)
-
-    def discard(self, *, where: Where | None = None, limit: int | None = None) -> int:
-        """Drop dead letters for good and return how many."""
-        return self._letters.discard(where, limit)
-
-    def history(
-        self,
-        *,
-        priority: Priority | None = None,
-        start: int | datetime | None = None,
-        stop: int | datetime | None = None,
-    ) -> Iterator[Message]:
-        """Yield what was pushed and is still kept, settled or not, by offset or time."""
-        return self._history.messages(priority, start, stop)
-
-    def replay(
-        self,
-        *,
-        priority: Priority | None = None,
-        start: int | datetime | None = None,
-        stop: int | datetime | None = None,
-    ) -> int:
-        """Push what `history` yields once more; return how many."""
-        return self._history.replay(priority, start, stop)
-
 
 def _until_true(call: Callable[[], object]) -> object:
     """Return what a call answers once the server has done what was due by itself."""
@@ -581,26 +465,8 @@ def _deliveries(answer: Answer) -> Iterator[tuple[Key, bytes, int, int, int]]:
         place += size
 
 
-def _is_plain(parcel: Parcel, priority: int) -> bool:
-    """Tell whether a message has one priority and a body, and nothing else."""
-    return parcel[:4] == (priority, 0, 0, b"") and parcel[4].startswith(b"\0\0\0\0")
-
-
-def _check_batch(sizes: list[int]) -> None:
-    """Raise RecordTooLarge or BatchTooLarge before anything is sent."""
-    check_size(max(sizes))
-    if len(sizes) > ITEMS_PER_CALL_MAX or sum(sizes) > BATCH_BYTES_MAX:
-        raise BatchTooLarge(
-            f"one push takes {ITEMS_PER_CALL_MAX:,} messages and {BATCH_BYTES_MAX:,} bytes at most"
-        )
-
-
 def _lost(lease: tuple[int, int, int], reason: str) -> LeaseLost:
     lane, offset, token = lease
     return LeaseLost(
         receipt=f"{message_id(lane, offset)}/{token}", reason=_LOST.get(reason, reason)
     )
-
-
-def _seconds(wait_us: int) -> float | None:
-    return None if wait_us < 0 else wait_us / 1_000_000

@@ -53,3 +53,8 @@ class Patience:
         timeout = max(0.001, step)
         key = f"{self._base}:wake_{self.waiter}"
         self._calls.wait(key, "BLPOP", key, f"{timeout:.3f}", timeout=timeout)
+
+
+def seconds_of(wait_us: int) -> float | None:
+    """Return in how many seconds something may happen, None if nothing will by itself."""
+    return None if wait_us < 0 else wait_us / 1_000_000

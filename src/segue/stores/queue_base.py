@@ -1,0 +1,89 @@
+"""What a queue does in the same way wherever it is kept."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from threading import Event
+from typing import Protocol, cast
+
+from segue.delivery.message import DeadLetter, Message
+from segue.delivery.priority import Priority
+from segue.errors import InvalidArgument
+from segue.log.options import Duration
+from segue.stores.consumer import Consumer
+from segue.stores.contract import Queue, Receipt, RedriveReport
+from segue.stores.job import Job
+from segue.stores.letters import DeadLetters, Where
+from segue.stores.message_ids import lease_of
+
+Bound = int | datetime | None
+
+
+class Past(Protocol):
+    """Reads what a queue still keeps of what was pushed to it."""
+
+    def messages(self, priority: Priority | None, start: Bound, stop: Bound) -> Iterator[Message]:
+        """Yield messages in order of priority, then of pushing; last those pushed with a delay."""
+
+    def replay(self, priority: Priority | None, start: Bound, stop: Bound) -> int:
+        """Push messages again, as they were but for their attempt; return how many."""
+
+
+class QueueBase:
+    """The part of a queue that stands on its other calls alone."""
+
+    name: str
+    _letters: DeadLetters
+    _history: Past
+
+    def consume(
+        self,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        prefetch: int = 1,
+        owner: str | None = None,
+        stop: Event | None = None,
+    ) -> Consumer:
+        """Yield jobs as they come, until `stop` is set or none comes within `wait`."""
+        queue = cast("Queue", self)
+        return Consumer(queue, ttl=ttl, wait=wait, prefetch=prefetch, owner=owner, stop=stop)
+
+    def _lease_of(self, job: Job | Receipt) -> tuple[int, int, int]:
+        """Return the lane, offset and token a job or receipt stands for. Raises InvalidArgument."""
+        if type(job) is Job:
+            holder: object = job.holder
+            if holder is not self and job.holder.name != self.name:
+                raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
+            return job.lane, job.offset, job.token
+        return lease_of(job)
+
+    def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
+        """Yield the dead letters, oldest first."""
+        return self._letters.chosen(None, limit)
+
+    def redrive(
+        self,
+        *,
+        where: Where | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> RedriveReport:
+        """Bring dead letters back to the front of their priority."""
+        return self._letters.redrive(where, limit, rate, dry_run=dry_run)
+
+    def discard(self, *, where: Where | None = None, limit: int | None = None) -> int:
+        """Drop dead letters for good and return how many."""
+        return self._letters.discard(where, limit)
+
+    def history(
+        self, *, priority: Priority | None = None, start: Bound = None, stop: Bound = None
+    ) -> Iterator[Message]:
+        """Yield what was pushed and is still kept, settled or not, by offset or time."""
+        return self._history.messages(priority, start, stop)
+
+    def replay(
+        self, *, priority: Priority | None = None, start: Bound = None, stop: Bound = None
+    ) -> int:
+        """Push what `history` yields once more; return how many."""
+        return self._history.replay(priority, start, stop)
