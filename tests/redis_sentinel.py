@@ -50,6 +50,11 @@ class RedisSentinels:
         port = max(set(ports), key=ports.count)
         return next(server for server in self.servers if server.port == port)
 
+    def settle(self) -> None:
+        """Have no other failover: on a busy machine a server may seem to be down."""
+        for sentinel in self.sentinels:
+            sentinel.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
+
     def restart_as_replica(self, server: RedisServer) -> None:
         """Start a server that was the master as the replica of who is now."""
         # Sentinels would do it, after they have looked on for ten seconds.

@@ -102,6 +102,7 @@ def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path, 
             load.wait_for_progress()
             _fail(victim, how)
             eventually(lambda: sentinels.master() is not victim, what="another master")
+            sentinels.settle()
             if how == "kill":
                 sentinels.restart_as_replica(victim)
             else:

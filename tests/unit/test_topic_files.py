@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from segue import Event, Store, Topic, TopicRules
-from segue.errors import LogLocked, ProducerBusy
+from segue.errors import LogLocked, ProducerBusy, StoreClosed
 from segue.log.disk import Disk
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
@@ -259,3 +259,18 @@ def test_a_topic_is_flushed_when_it_is_closed(scratch: Path) -> None:
         found = places(store.topic("orders").records())
 
     assert sorted(found) == [(partition, offset) for partition in range(5) for offset in range(2)]
+
+
+def test_who_follows_is_not_sent_back_to_the_beginning_by_a_store_that_closes(
+    scratch: Path,
+) -> None:
+    """A store lets go of its readers before it is closed itself: that is no news of partitions."""
+    with open_directory(scratch / "data", sync="os") as store:
+        topic = store.topic("orders", partitions=1)
+        topic.append(b"read by nobody")
+        following = topic.follow("latest", timeout=0)
+        for user in list(topic._core.users):
+            user.close()
+
+        with pytest.raises(StoreClosed):
+            next(following)

@@ -42,12 +42,14 @@ class Feed:
         self._turn = 0
         self._lock = threading.Lock()
         """Keeps whoever closes the store from closing what is being read."""
+        self._is_closed = False
         core.users.add(self)
         for partition, offset in offsets.items():
             self.add(partition, offset)
 
     def add(self, partition: int, offset: Offset) -> None:
-        """Read this partition, too, or go on elsewhere in it."""
+        """Read this partition, too, or go on elsewhere in it. Raises StoreClosed."""
+        self._require_open()
         cursor = self._cursors.get(partition)
         if cursor is None:
             horizon = self._core.log(partition)._horizon
@@ -75,9 +77,17 @@ class Feed:
 
         What cannot be read is told once all before it has been returned.
         """
-        self._core.require_open()
+        self._require_open()
         with self._lock:
-            return self._fetched(Budget(max_records, max_bytes))
+            found = self._fetched(Budget(max_records, max_bytes))
+        if not found:
+            self._require_open()  # Nothing, it may be, because all was closed under our hands.
+        return found
+
+    def _require_open(self) -> None:
+        self._core.require_open()
+        if self._is_closed:
+            raise StoreClosed(f"topic {self._core.name} is not read here any more")
 
     def _fetched(self, budget: Budget) -> list[TopicRecord]:
         records: list[TopicRecord] = []
@@ -199,6 +209,7 @@ class Feed:
 
     def close(self) -> None:
         """Let go of every partition."""
+        self._is_closed = True
         with self._lock:
             for partition in list(self._cursors):
                 self.drop(partition)

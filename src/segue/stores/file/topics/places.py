@@ -16,10 +16,12 @@ def resolved(core: TopicCore, start: Start, partitions: Collection[int]) -> dict
     Raises InvalidArgument, OffsetTrimmed, OffsetNotWritten.
     """
     check_start(core, start, partitions)
-    return {
+    found = {
         partition: resolve_in(core.log(partition), partition, start_in(start, partition))
         for partition in partitions
     }
+    core.require_open()  # A log that was closed under our hands says anything.
+    return found
 
 
 def resolve_in(log: Log, partition: int, start: OneStart) -> Offset:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord
-from segue.errors import LogClosed
+from segue.errors import LogClosed, StorageError
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.file.topics.core import TopicCore
@@ -29,6 +29,10 @@ class Poller:
 
     def _prepare(self) -> None:
         """Do what is to be done before anything is fetched."""
+        raise NotImplementedError
+
+    def _require_open(self) -> None:
+        """Raise StoreClosed if we, or all of the store, were closed."""
         raise NotImplementedError
 
     def _has_work(self) -> bool:
@@ -69,8 +73,8 @@ class Poller:
         for _ in tries(self._core, self._has_work, duration_us(timeout, name="timeout")):
             try:
                 self._prepare()
-            except LogClosed:
-                self._core.require_open()  # Closed under our hands: this says so.
+            except (LogClosed, StorageError):
+                self._require_open()  # Closed under our hands: this says so.
                 raise
             yield
 
