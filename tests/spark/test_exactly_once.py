@@ -26,7 +26,7 @@ ROWS_PER_RUN: Final = 150 if TORTURE else 90
 PARTITIONS: Final = 2
 TASK_ROWS: Final = (7, 25, 12)
 """How many rows a task has, in turn: a batch that is repeated is cut in another way."""
-DRIVER_SECONDS_MAX: Final = 600 if TORTURE else 100
+DRIVER_SECONDS_MAX: Final = 600 if TORTURE else 200
 ROWS_MAX: Final = 10_000
 
 Kind = Literal["topic", "queue"]

@@ -18,7 +18,7 @@ from tests.spark.deadly_source import ALONE, CALL, COUNTER, STEP, kill_session, 
 from tests.spark.redis_support import fresh_url, namespace_of
 
 ROWS: Final = 90
-DRIVER_SECONDS_MAX: Final = 100
+DRIVER_SECONDS_MAX: Final = 200
 SOME: Final = (("after an adoption", 3),)
 ALL: Final = (
     *(("after a block is put aside", call) for call in (1, 6)),
@@ -66,7 +66,7 @@ def values(url: str, name: str) -> Counter[bytes]:
         return Counter(record.value or b"" for record in store.topic(name).records())
 
 
-@pytest.mark.timeout(0 if TORTURE else 150)
+@pytest.mark.timeout(0 if TORTURE else 300)
 def test_a_stream_whose_driver_is_killed_copies_each_row_once(tmp_path: Path) -> None:
     """The next driver goes on from the checkpoint; at last both topics hold the same rows."""
     url = fresh_url()
