@@ -20,9 +20,9 @@ from segue.delivery.message import MessageId
 from segue.errors import InvalidArgument, LeaseLost, StoreUnavailable, UnsupportedServer
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.job import Job
-from segue.stores.opening import REDIS_SCHEMES, open_redis
+from segue.stores.opening import open_redis
 from segue.stores.redis import store as stores
-from segue.stores.redis.address import address_from
+from segue.stores.redis.address import SCHEMES, address_from
 from segue.stores.redis.audit import audit_queue, audit_store
 from segue.stores.redis.calls import Word
 from segue.stores.redis.connections import Connection
@@ -311,7 +311,7 @@ def test_no_policy_that_drops_anything_will_do(scratch: Path) -> None:
         open_redis(server.url).close()
 
 
-@pytest.mark.parametrize("scheme", REDIS_SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("rest", ["/host", "/ann:hunter2@host:6379/0"])
 def test_a_server_with_one_slash_is_no_directory(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from segue.errors import InvalidArgument
 from segue.log.options import SyncName
-from segue.stores.opening import REDIS_SCHEMES, directory_of, open_directory, open_redis
+from segue.stores.opening import directory_of, open_directory, open_redis
+from segue.stores.redis.address import is_redis
 
 if TYPE_CHECKING:
     from segue.stores.file.store import FileStore
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 def is_server(url: str) -> bool:
     """Tell whether `url` names a server rather than a directory."""
-    scheme, mark, _ = url.partition("://")
-    return bool(mark) and scheme in REDIS_SCHEMES
+    return is_redis(url)
 
 
 def absolute(url: str) -> str:

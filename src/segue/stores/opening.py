@@ -9,16 +9,13 @@ from segue.errors import InvalidArgument
 from segue.log.disk import Disk
 from segue.log.options import SYNC_INTERVAL_MS_DEFAULT, SyncName
 from segue.stores.contract import Store
+from segue.stores.redis.address import SCHEMES, address_from, is_redis
 
 if TYPE_CHECKING:
     from segue.stores.file.store import FileStore
     from segue.stores.redis.store import RedisStore
 
 FILE_SCHEME = "file://"
-REDIS_SCHEMES = (
-    *("redis", "rediss", "unix"),
-    *("redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"),
-)
 
 
 def open(
@@ -45,7 +42,7 @@ def open(
     and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
     StoreUnavailable, UnsupportedServer.
     """
-    if isinstance(url, str) and url.partition("://")[0] in REDIS_SCHEMES and "://" in url:
+    if isinstance(url, str) and is_redis(url):
         is_manual = clock is not system_clock
         return open_redis(
             url,
@@ -75,10 +72,10 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
         text = text.removeprefix(FILE_SCHEME)
         if not text:
             raise InvalidArgument(f"{url!r} names no directory")
-    elif text.partition(":/")[0] in REDIS_SCHEMES and ":/" in text:
+    elif is_redis(text):
+        raise InvalidArgument("a directory is needed here, and that is a server")
+    elif ":/" in text and text.partition(":/")[0] in SCHEMES:
         # Not quoted: it may have a password.
-        if "://" in text:
-            raise InvalidArgument("a directory is needed here, and that is a server")
         raise InvalidArgument("a server is named with two slashes: redis://host")
     elif "://" in text:
         scheme = text.partition("://")[0]
@@ -124,7 +121,6 @@ def open_redis(
 ) -> "RedisStore":
     """Open the store on the server that `url` names. With a clock, that is everybody's time."""
     try:
-        from segue.stores.redis.address import address_from
         from segue.stores.redis.store import RedisStore
     except ModuleNotFoundError as error:
         if error.name != "redis":

@@ -71,7 +71,10 @@ class Inspection:
             "list[object]", self._look("stats")
         )
         by_priority = cast("list[int]", ready)
-        said = cast("list[bytes]", totals)
+        words = cast("list[bytes]", totals)
+        said = {
+            name.decode(): int(count) for name, count in zip(words[::2], words[1::2], strict=True)
+        }
         return QueueStats(
             name=self._name,
             counts=_counts(cast("list[int]", counts)),
@@ -84,12 +87,10 @@ class Inspection:
                 _lease(cast("bytes", name), cast("bytes", packed), cast("int", left_us))
                 for name, packed, left_us in _rows(cast("list[object]", leases), 3)
             ],
-            totals={
-                name.decode(): int(count) for name, count in zip(said[::2], said[1::2], strict=True)
-            },
+            totals=said,
             size_bytes=cast("int", size_bytes),
             pinned_bytes=0,
-            damaged=int(dict(zip(said[::2], said[1::2], strict=True)).get(b"damaged", 0)),
+            damaged=said.get("damaged", 0),
         )
 
     def state(self) -> dict[str, object]:

@@ -19,11 +19,6 @@ local function held_member(s, id, turn)
   return string.format('%010d%d%016d', s.priority, is_later, place) .. id
 end
 
-local function turn_of_member(member)
-  local place = tonumber(string.sub(member, 12, 27))
-  return string.sub(member, 11, 11) == '0' and place + TURN_RETURNED or place
-end
-
 local function turn_of(lane, offset, s)
   if lane == ASIDE then return math.max(1, s.not_before) end
   if s.cause == HELD then return TURN_NEW + offset end
