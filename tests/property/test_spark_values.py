@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segue.spark.values import parse_json
-from segue.stores.file.topics.columns import text_of
+from segue.stores.topic_columns import text_of
 
 TYPE = pa.struct(
     [

@@ -27,7 +27,7 @@ from segue.delivery.topic_record import (
 )
 from segue.log.columns import Columns
 from segue.log.layout import Offset
-from segue.stores.file.topics.columns import SCHEMA, table_of
+from segue.stores.topic_columns import SCHEMA, table_of
 
 INT64 = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
 UINT64 = st.integers(min_value=0, max_value=(1 << 64) - 1)

@@ -7,7 +7,7 @@ import pytest
 
 from segue.errors import InvalidArgument
 from segue.spark.values import check_json_type, decode_values, parse_json
-from segue.stores.file.topics.columns import text_of
+from segue.stores.topic_columns import text_of
 
 TYPE = pa.struct([("id", pa.int64()), ("name", pa.string())])
 

@@ -20,9 +20,9 @@ from segue.log.columns import Columns
 from segue.spark.options import ValueFormat
 from segue.spark.schema import arrow_schema
 from segue.spark.values import decode_values
-from segue.stores.file.message_columns import MessageColumns
 from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, found_in
-from segue.stores.file.topics.columns import Parts, text_of
+from segue.stores.message_columns import MessageColumns
+from segue.stores.topic_columns import Parts, text_of
 
 BATCH_ROWS_MAX: Final = 1 << 16
 BATCH_BYTES_MAX: Final = 8 << 20

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from segue.errors import InvalidArgument
 from segue.spark.options import ValueFormat
-from segue.stores.file.json_columns import are_text, read_objects
-from segue.stores.file.topics.columns import text_of
+from segue.stores.json_columns import are_text, read_objects
+from segue.stores.topic_columns import text_of
 
 _Mask = npt.NDArray[np.bool_]
 

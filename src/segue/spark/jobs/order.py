@@ -27,7 +27,7 @@ from segue.spark.planning import Task, plan
 from segue.spark.reading import read_task
 from segue.spark.schema import arrow_schema
 from segue.spark.strands import Strand, opened_shelf
-from segue.stores.file.topics.columns import Parts, lengths_in
+from segue.stores.topic_columns import Parts, lengths_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from segue.log.columns import Columns
 from segue.spark.decoding import Wanted, message_headers, message_ids, moments
-from segue.stores.file.message_columns import MessageColumns
+from segue.stores.message_columns import MessageColumns
 from segue.stores.redis.tables import Row
 
 

@@ -20,7 +20,7 @@ from segue.delivery.lines import Grant, Rest
 from segue.delivery.message import Key
 from segue.errors import Damage, OffsetTrimmed
 from segue.log import Log
-from segue.stores.file.message_columns import MessageColumns
+from segue.stores.message_columns import MessageColumns
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

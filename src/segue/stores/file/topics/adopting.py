@@ -22,9 +22,9 @@ from segue.log.disk import storage_errors
 from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.log.staging import Batch, StagedSegment, read_staged
-from segue.stores.file.topics.columns import lengths_in
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
+from segue.stores.topic_columns import lengths_in
 from segue.stores.topic_contract import Adoption
 
 

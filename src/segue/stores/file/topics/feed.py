@@ -152,7 +152,7 @@ class Feed:
         """Return the next records as a table."""
         import pyarrow as pa
 
-        from segue.stores.file.topics.columns import SCHEMA
+        from segue.stores.topic_columns import SCHEMA
 
         budget = Budget(max_records, max_bytes)
         tables: list[pa.Table] = []
@@ -172,7 +172,7 @@ class Feed:
     def tables(self, partition: int, stop: Offset | None, budget: Budget) -> "Iterator[pa.Table]":
         """Yield what one partition has before `stop` and within the budget, as tables."""
         from segue.log.columns import columns_in
-        from segue.stores.file.topics.columns import rows_within, table_of
+        from segue.stores.topic_columns import rows_within, table_of
 
         self._core.require_open()
         cursor = self._cursors[partition]

@@ -177,7 +177,7 @@ class Feed:
         """Return the next records as a table."""
         import pyarrow as pa
 
-        from segue.stores.file.topics.columns import SCHEMA
+        from segue.stores.topic_columns import SCHEMA
 
         budget = Budget(max_records, max_bytes)
         tables: list[pa.Table] = []
@@ -198,7 +198,7 @@ class Feed:
         self, partition: int, stop: int | None, budget: Budget, wait: Wait = NO_WAIT
     ) -> "Iterator[pa.Table]":
         """Yield what one partition has before `stop` and within the budget, as tables."""
-        from segue.stores.file.topics.columns import rows_within, table_of
+        from segue.stores.topic_columns import rows_within, table_of
 
         lane = self._lanes[partition]
         while not budget.is_spent and (stop is None or lane.offset < stop):

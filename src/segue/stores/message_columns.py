@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from segue.delivery.message import CARRIED, PREFIX_MASK, Prefix, unpack_prefix
 from segue.log.columns import Columns
-from segue.stores.file.json_columns import are_text, read_objects
+from segue.stores.json_columns import are_text, read_objects
 
 _NUMBERS: Final = ("n", "x", "p", "a", "t", "f", "o", "d")
 _TEXTS: Final = ("k", "c", "r")
