@@ -12,6 +12,9 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 
+# One worker more than there are cores: tests wait for processes and sockets half of their time.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+
 # Starting Spark takes longer than its tests: they share one session, after all others have run on
 # all cores; those that start Spark themselves run beside them. (tests/spark/conftest.py.)
 # pytest ends with 5 if PYTEST_ARGS select nothing, which is wrong
@@ -19,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 leave_out = $(foreach tests,$(1),--ignore=$(tests) --deselect=$(tests))
 define run_tests
 trap 'exit 130' INT; others=0; spark=0; \
-$(PYTEST) -n auto --dist worksteal $(call leave_out,tests/spark/) $(1) $(PYTEST_ARGS) \
+$(PYTEST) -n $(WORKERS) --dist worksteal $(call leave_out,tests/spark/) $(1) $(PYTEST_ARGS) \
 	|| others=$$?; \
 $(PYTEST) -n 2 --dist loadgroup $(call leave_out,$(filter-out tests/spark/,$(wildcard tests/*/))) \
 	$(1) $(PYTEST_ARGS) \

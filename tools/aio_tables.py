@@ -30,6 +30,8 @@ class Noun:
     """Methods that ask nobody, and so are no coroutines."""
     asking: frozenset[str] = frozenset()
     """Properties that do ask, and so are to be awaited."""
+    regained: frozenset[str] = frozenset()
+    """Methods that return what was granted before, so that there is nothing to give back."""
     attributes: tuple[tuple[str, str, str], ...] = ()
     """Attributes to pass on, where the source does not declare them: name, type, docstring."""
 
@@ -74,7 +76,13 @@ NOUNS: Final = (
     ),
     Noun(name="Ring", it="ring", module=CONTRACT, base="NamedHandle[contract.Ring]"),
     Noun(name="HeldLock", it="held", module=CONTRACT, base="OpenHandle[contract.HeldLock]"),
-    Noun(name="Lock", it="lock", module=CONTRACT, base="LockHandle"),
+    Noun(
+        name="Lock",
+        it="lock",
+        module=CONTRACT,
+        base="LockHandle",
+        regained=frozenset({"held"}),
+    ),
     Noun(
         name="Store",
         it="store",

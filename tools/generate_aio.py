@@ -96,7 +96,7 @@ class Generator:
         source = class_of(self._modules[noun.module], noun.name)
         parts = [f"class {noun.name}({noun.base}):", self._docstring(source, column=4)]
         methods = {node.name: node for node in source.body if isinstance(node, Function)}
-        unknown = (noun.skip | noun.plain | noun.asking) - methods.keys()
+        unknown = (noun.skip | noun.plain | noun.asking | noun.regained) - methods.keys()
         if unknown - {"__enter__", "__exit__"}:
             raise OutOfDate(f"{noun.name} has no {sorted(unknown)}")
         if not noun.base.startswith("NamedHandle") and noun.name not in NAMED:
@@ -244,6 +244,11 @@ def _body(noun: Noun, method: Function, returns: str) -> str:
     if "where" in names:
         return f"return await self._search(lambda {it}, where: {call}, where)"
     before = "".join(f"{each} = gathered({each})\n" for each in _iterables(method))
+    if name in noun.regained:
+        return (
+            f"regained = await self._call(lambda {it}: {call})\n"
+            f"return {returns}(self._threads, regained)"
+        )
     if "wait" not in names and returns in UNDO:
         return (
             f"obtained = await self._obtain(lambda {it}: {call}, {UNDO[returns]})\n"

@@ -20,6 +20,8 @@
     │   ├── ConnectionsBusy                 all connections are in use; nothing was sent
     │   └── NotReplicated                   done, and not yet on as many machines as asked for
     ├── UnsupportedServer                   too old, or set up so that it would lose things
+    ├── AccessDenied (also PermissionError) the server knows no such token, or not for this
+    ├── SessionGone (also LookupError)      what a server held for us is not there any more
     ├── QueueEmpty (also LookupError)       nothing to take now
     ├── QueueFull                           the capacity is used up
     ├── QueueLocked                         as many leases are out as the queue allows
@@ -174,14 +176,31 @@ class ConnectionsBusy(StoreUnavailable):
 class NotReplicated(StoreUnavailable):
     """The change was made, and not confirmed by as many replicas, or disks, as were asked for."""
 
+    answer: object = None
+    """What the server answered. For stores."""
+
     def __init__(self, message: str, *, answer: object = None) -> None:
         super().__init__(message)
         self.answer = answer
-        """What the server answered. For stores."""
 
 
 class UnsupportedServer(SegueError):
     """The server is too old, or set up so that it would lose what it is given."""
+
+
+class AccessDenied(SegueError, PermissionError):
+    """The server does not know our token, or the token's roles do not allow this."""
+
+
+class SessionGone(SegueError, LookupError):
+    """The server holds nothing under that session: its time is over, or it was restarted."""
+
+    def __init__(self, *, session: str) -> None:
+        super().__init__(f"there is no session {session}: its time is over, or the server's was")
+        self.session = session
+
+    was_repeated = False
+    """Whether it was told to a second try: then nobody knows what became of the first."""
 
 
 class QueueEmpty(SegueError, LookupError):
@@ -195,10 +214,14 @@ class QueueEmpty(SegueError, LookupError):
 class QueueFull(SegueError):
     """The queue holds `capacity` messages; nothing was pushed."""
 
-    def __init__(self, *, queue: str, capacity: int) -> None:
+    is_final: bool = False
+    """Whether waiting is of no use: by its rules nobody waits, or it is more than ever fits."""
+
+    def __init__(self, *, queue: str, capacity: int, is_final: bool = False) -> None:
         super().__init__(f"queue {queue} is full: its capacity is {capacity}")
         self.queue = queue
         self.capacity = capacity
+        self.is_final = is_final
 
 
 class QueueLocked(SegueError):

@@ -9,12 +9,13 @@ import pytest
 
 from segue.stores.contract import Store
 from segue.testing import ManualClock
-from tests.contract.worlds import FileWorld, RedisWorld, World, WorldFactory
+from tests.contract.worlds import FileWorld, HttpWorld, RedisWorld, World, WorldFactory
 
 WORLDS: Final[dict[str, WorldFactory]] = {
     "file-os": partial(FileWorld, sync="os"),
     "file-always": partial(FileWorld, sync="always"),
     "redis": RedisWorld,
+    "http": HttpWorld,
 }
 
 

@@ -16,7 +16,7 @@ from segue.tasks import App, Worker
 from segue.tasks.events import TaskEvent
 from segue.tasks.worker import Kind
 from segue.testing import ManualClock
-from tests.contract.worlds import FileWorld, RedisWorld
+from tests.contract.worlds import FileWorld, HttpWorld, RedisWorld
 
 PATIENCE_SECONDS: Final = 20.0
 """How long anything may take before it counts as never."""
@@ -25,10 +25,11 @@ AT_ONCE: Final = Backoff(base_us=0, cap_us=0, jitter=0)
 TIMED: Final = Backoff(jitter=0)
 """The documented waits, to the microsecond."""
 
-TaskWorld = FileWorld | RedisWorld
+TaskWorld = FileWorld | RedisWorld | HttpWorld
 TASK_WORLDS: Final[dict[str, Callable[[Path], TaskWorld]]] = {
     "file": partial(FileWorld, sync="os"),
     "redis": RedisWorld,
+    "http": HttpWorld,
 }
 """Where the contract of tasks is tested. When a file is synced is no matter to them."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from segue import Item, QueueRules
 from segue.errors import InvalidArgument, LeaseLost, QueueEmpty, StoreClosed
-from segue.stores.contract import Counts, Queue, Store
+from segue.stores.contract import Counts, MessageStatus, Queue, Store
 from segue.testing import ManualClock
 from tests.contract.queue_support import PATIENCE_SECONDS, drain, meanwhile, push_all
 from tests.contract.worlds import World
@@ -30,6 +30,55 @@ def queue(store: Store) -> Queue:
 def there(queue: Queue, other: Store) -> Queue:
     """The same queue in another process."""
     return other.queue("jobs")
+
+
+# Large ones ----------------------------------------------------------------------------------
+
+LARGE_BYTES = 5 << 20
+
+
+@pytest.mark.parametrize("way", ["pop", "lease", "again", "group"])
+def test_large_messages_come_a_few_at_a_time(queue: Queue, way: str) -> None:
+    """All at once they might fit nowhere; one at least comes, none is lost or overtaken."""
+    for number in range(8):
+        queue.push(b"%d" % number * LARGE_BYTES, group="ada" if way == "group" else None)
+    if way == "again":
+        for job in [queue.lease() for _ in range(8)]:
+            job.release()
+    assert 1 <= len(queue.peek(8)) < 8
+    seen: list[MessageStatus] = []
+    while page := queue.browse(limit=8, after=seen[-1].message.id if seen else None):
+        assert len(page) < 8
+        seen += page
+    assert [status.message.body[:1] for status in seen] == [b"%d" % number for number in range(8)]
+    found: list[bytes] = []
+    most = 0
+    while len(found) < 8:
+        if way == "pop":
+            batch = [message.body for message in queue.pop_many(8)]
+        else:
+            jobs = queue.lease_many(8)
+            batch = [job.body for job in jobs]
+            queue.ack_many(jobs)
+        assert batch
+        most = max(most, len(batch))
+        found += [body[:1] for body in batch]
+
+    assert found == [b"%d" % number for number in range(8)]
+    assert most < 8
+
+
+def test_dead_letters_come_on_a_page_only_behind_all_that_lives(queue: Queue) -> None:
+    """A small one that would still fit must not be what the next page goes on behind."""
+    queue.push("dead")
+    queue.lease().bury("no such address")
+    ids = [queue.push(b"%d" % number * LARGE_BYTES) for number in range(5)]
+    seen: list[MessageStatus] = []
+    while page := queue.browse(limit=100, after=seen[-1].message.id if seen else None):
+        seen += page
+
+    assert [status.message.id for status in seen[:-1]] == ids
+    assert [status.state for status in seen[-1:]] == ["dead"]
 
 
 # Order -------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Operating a queue: pausing, purging, counting, and knowing what there is."""
 
+from contextlib import suppress
+
 import pytest
 
 from segue import Item, QueueRules
@@ -312,6 +314,41 @@ def test_a_removed_queue_takes_nothing_in(store: Store, other: Store) -> None:
         kept = [b"b"]
 
     assert drain(store.queue("jobs")) == kept
+
+
+def test_a_queue_that_a_newcomer_removed_takes_nothing_in(world: World, store: Store) -> None:
+    """The same where whoever removes it never used it: by then its files are gone."""
+    queue = store.queue("jobs")
+    queue.push(b"a")
+    with world.open() as newcomer:
+        newcomer.remove_queue("jobs")
+    kept = []
+    for body in (b"b", b"c"):
+        with suppress(StoreClosed):
+            queue.push(body)
+            kept.append(body)
+    anew = store.queue("jobs")
+    anew.push(b"d")
+
+    assert store.queues() == ["jobs"]
+    assert drain(anew) == [*kept, b"d"]
+
+
+def test_a_queue_that_was_made_anew_by_others_takes_nothing_from_handles_of_the_old_one(
+    world: World, store: Store
+) -> None:
+    """A directory of the same name is not the same queue."""
+    queue = store.queue("jobs")
+    queue.push(b"a")
+    with world.open() as newcomer:
+        newcomer.remove_queue("jobs")
+        newcomer.queue("jobs").push(b"new")
+    kept = []
+    with suppress(StoreClosed):
+        queue.push(b"b")
+        kept.append(b"b")
+
+    assert drain(store.queue("jobs")) == [b"new", *kept]
 
 
 def test_a_handle_of_a_removed_queue_says_so(store: Store) -> None:

@@ -184,6 +184,104 @@ def test_what_is_shown_is_valid_json(queue: Queue) -> None:
     json.dumps(queue.state(), allow_nan=False)
 
 
+def check_keys(queue: Queue) -> dict[str, object]:
+    """Return the state; assert that each key, asked for alone, is the same."""
+    state = queue.state()
+    for key, found in state.items():
+        assert queue.state(key) == {key: found}
+    return state
+
+
+def test_one_key_is_what_all_of_them_say_of_it(
+    queue: Queue, there: Queue, clock: ManualClock
+) -> None:
+    """Fresh ones, those that came back, those that were delayed, of several priorities."""
+    push_items(queue, 250)
+    push_items(queue, 120, priority=3, first=1_000)
+    queue.push('{"id": 9}', delay=5)
+    queue.push('{"id": 10}', delay=5, priority=7)
+    jobs = queue.lease_many(130)
+    for job in jobs[20:40]:
+        job.release()
+    for job in jobs[60:]:
+        job.ack()
+    clock.advance(seconds=5)
+    state = check_keys(queue)
+
+    assert check_keys(there) == state
+    assert sorted(state) == [
+        "metadata",
+        "queue_0_seg_1",
+        "queue_0_seg_2",
+        "queue_3_seg_0",
+        "queue_3_seg_1",
+        "queue_7_seg_0",
+    ]
+    assert state["metadata"] == metadata(
+        queue_0=(120 + 20 + 1, 1, 2), queue_3=(120, 0, 1), queue_7=(1, 0, 0)
+    )
+
+
+def test_one_key_is_right_where_groups_hold_messages_back(store: Store) -> None:
+    """They were looked at and stand where they were pushed."""
+    queue = store.queue("jobs", QueueRules(segment_items=4))
+    for number in range(30):
+        queue.push(json.dumps({"id": number}), group="ada" if number % 3 else None)
+    jobs = [queue.lease() for _ in range(6)]
+    state = check_keys(queue)
+    jobs[1].release()
+
+    assert len(state) > 2
+    assert check_keys(queue) != state
+
+
+def test_one_key_of_segments_that_changed_their_size(store: Store) -> None:
+    """Whatever they are cut by below, what is shown goes by the size that holds now."""
+    queue = store.queue("jobs", QueueRules(segment_items=4))
+    push_items(queue, 10)
+    queue.pop_many(3)
+    queue.configure(QueueRules(segment_items=7))
+    push_items(queue, 20, first=10)
+
+    assert sorted(check_keys(queue)) == [
+        "metadata",
+        *(f"queue_0_seg_{number}" for number in range(5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "queue_0",
+        "queue_0_seg_",
+        "queue_0_seg_-1",
+        "queue_0_seg_01",
+        "queue_0_seg_3",
+        "queue_0_seg_999999999999999",
+        "queue_0_seg_9999999999999999999",
+        "queue_1_seg_0",
+        "queue_9999999999_seg_0",
+        "queue_0_seg_0\n",
+        "Metadata",
+        "../metadata",
+    ],
+)
+def test_a_key_that_is_not_there_is_nothing(queue: Queue, key: str) -> None:
+    push_items(queue, 250)
+
+    assert queue.state(key) == {}
+
+
+def test_a_key_of_a_queue_in_which_nothing_waits(queue: Queue) -> None:
+    before = queue.state("metadata")
+    push_items(queue, 3)
+    queue.lease_many(3)
+
+    assert before == queue.state("metadata") == {"metadata": metadata()}
+    assert queue.state("queue_0_seg_0") == {}
+
+
 def test_looking_changes_nothing(queue: Queue, there: Queue) -> None:
     """Neither the queue nor what is shown next."""
     push_all(queue, 3)

@@ -540,7 +540,7 @@ def test_a_record_says_when_everything_happened(app: App, clock: ManualClock) ->
 def test_progress_is_seen_while_a_task_runs(world: TaskWorld) -> None:
     """Soon after it was told; the last that was told stays."""
     told, go_on = threading.Event(), threading.Event()
-    with App(url_of(world), sync="os") as app:
+    with manual_app(url_of(world), world.clock) as app:
 
         @app.task
         def job() -> None:
@@ -549,11 +549,15 @@ def test_progress_is_seen_while_a_task_runs(world: TaskWorld) -> None:
             go_on.wait(20)
             current().progress(1.0)
 
+        def is_told() -> bool:
+            world.clock.advance(ms=100)
+            return result.progress == {"done": 3, "of": 10}
+
         result = job.enqueue()
         before = result.progress
         with working(Worker(app)):
             assert told.wait(20)
-            is_seen = eventually(lambda: result.progress == {"done": 3, "of": 10})
+            is_seen = eventually(is_told)
             state = result.state
             go_on.set()
             result.get(20)

@@ -8,9 +8,11 @@ import pyarrow as pa
 from segue import Lag, Member, Producer, Store, Topic, TopicRecord, TopicRules
 from segue.log.log import _open_logs
 from segue.stores.file.store import FileStore
+from segue.stores.http.topics.member import HttpMember
+from segue.stores.http.topics.producer import HttpProducer
 from segue.stores.redis.topics.member import RedisMember
 from segue.stores.redis.topics.producer import RedisProducer
-from tests.contract.worlds import RedisWorld, World
+from tests.contract.worlds import HttpWorld, RedisWorld, World
 
 SMALL_SEGMENT_BYTES: Final = 12_288
 """A page each of header, slots and payloads."""
@@ -112,6 +114,11 @@ def kill(world: World, store: Store, *users: Member | Producer) -> None:
         for user in users:
             _outlive(world, user)
         return
+    if isinstance(world, HttpWorld):
+        world.crash(store)
+        for user in users:
+            _end_session(world, user)
+        return
     disk = store.place.disk if isinstance(store, FileStore) else None
     logs = [log for log in _open_logs if log._disk is disk]
     world.crash(store)
@@ -131,3 +138,10 @@ def _outlive(world: RedisWorld, user: Member | Producer) -> None:
             client.hset(f"{user._core.base}:group_{user.name}:alive", user._id, "0")
         elif isinstance(user, RedisProducer):
             client.hset(f"{user._core.base}:producer_{user.name}", "until_us", "0")
+
+
+def _end_session(world: HttpWorld, user: Member | Producer) -> None:
+    """Let the time of a member's or producer's session be over at the server."""
+    session = cast("HttpMember | HttpProducer", user)._session  # It may be one through asyncio.
+    sessions = world._server._apps[world.url.rpartition("/")[2].encode()].sessions
+    sessions.end(sessions._sessions[session])

@@ -15,12 +15,17 @@ from segue import Log
 from segue.log.disk import Disk
 from segue.log.log import _open_logs
 from segue.log.options import SyncName
+from segue.server.app import App
+from segue.server.routes import ALL
+from segue.server.routing import Router
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
-from segue.stores.opening import open_directory, open_redis
+from segue.stores.http.store import HttpStore
+from segue.stores.opening import open_directory, open_http, open_redis
 from segue.stores.redis.audit import audit_store
 from segue.stores.redis.store import RedisStore
 from segue.testing import ManualClock
+from tests.http_server import shared_http_server
 from tests.redis_server import shared_server
 
 _boots = itertools.count(1)
@@ -165,3 +170,41 @@ class RedisWorld:
         with self._server.client() as client:
             for key in client.scan_iter(f"{self.namespace}:*", count=10_000):
                 client.unlink(key)
+
+
+class HttpWorld:
+    """A directory behind a real server, in another thread of this process."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = FileWorld(root, sync="os")
+        self.clock = self._files.clock
+        self._behind = self._files.open()
+        self._server = shared_http_server()
+        self.url = self._server.add(App(self._behind, Router(ALL), ticks=self._behind.place.ticks))
+        self._stores: list[HttpStore] = []
+
+    def open(self) -> HttpStore:
+        """Return a new handle, with connections of its own."""
+        store = open_http(self.url, ticks=self.clock.ticks)
+        self._stores.append(store)
+        return store
+
+    def crash(self, store: Store) -> None:
+        """Cut the handle's connections: no more comes from it."""
+        assert isinstance(store, HttpStore)
+        store.heartbeat.close()
+        store.calls.close()
+
+    def restart(self, *, leases_last: float = 0) -> None:
+        """Crash every handle. The server, elsewhere, goes on as it was."""
+        for store in self._stores:
+            self.crash(store)
+        self.clock.advance(seconds=leases_last)
+
+    def end(self) -> None:
+        """Close every handle and the server, and verify every log."""
+        with ExitStack() as closing:
+            closing.callback(self._files.end)
+            closing.callback(self._server.remove, self.url)
+            for store in self._stores:
+                closing.callback(store.close)

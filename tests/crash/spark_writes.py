@@ -22,10 +22,11 @@ from segue.delivery.topic_rules import TopicRules
 from segue.log.disk import Disk
 from segue.log.options import SyncName
 from segue.spark.options import WriteOptions
-from segue.spark.sink import commit
 from segue.spark.sink.commit import Committer
-from segue.spark.sink.staging import Stage, StagedFile, WriteId, staging_path
+from segue.spark.sink.staging import Stage, staging_path
+from segue.stores.file import writes
 from segue.stores.file.store import FileStore
+from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.opening import open_directory
 
 Kind = Literal["topic", "queue"]
@@ -103,7 +104,7 @@ def removing_by(disk: Disk) -> Iterator[None]:
         except OSError:
             return
 
-    with patch.object(commit, "shutil", SimpleNamespace(rmtree=remove)):
+    with patch.object(writes, "shutil", SimpleNamespace(rmtree=remove)):
         yield
 
 

@@ -18,6 +18,7 @@ from segue.tasks.events import EventLog, TaskEvent
 from segue.tasks.scheduling import ScheduleBook, ScheduleState
 from segue.tasks.worker import Kind, settler
 from tests.crash.channel import Channel
+from tests.crash.stopping import stop_here
 from tests.crash.task_apps import WORKER_VARIABLE, Beats, Tasks, app
 
 SIZE: Final = 2
@@ -99,14 +100,6 @@ def work_and_die_before_the_ack(_: Channel, root: Path, name: str, lease_seconds
 
     _replace_append(append)
     _worker(Tasks(root), name, lease_seconds).run()
-
-
-def stop_here() -> None:
-    """Stop the whole process at this very step.
-
-    A signal to the process may be taken by another thread, which has to be scheduled first.
-    """
-    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def work_and_stop_before_the_event(

@@ -33,8 +33,6 @@ from tests.crash.queue_story import (
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-pytestmark = pytest.mark.timeout(60)
-
 COUNT: Final = 14
 SMALL: Final = QueueRules(segment_items=4)
 PAGE_BYTES: Final = 4096

@@ -35,8 +35,6 @@ from tests.crash.queue_story import (
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-pytestmark = pytest.mark.timeout(0 if TORTURE else 60)
-
 CALLS: Final = 100_000 if TORTURE else 3
 """How many calls of each operation are made to fail, in each sync mode."""
 FILLING: Final[tuple[Operation, ...]] = (

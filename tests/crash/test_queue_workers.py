@@ -26,6 +26,7 @@ from tests.crash.queue_roles import (
     work_long,
     work_until_poisoned,
 )
+from tests.crash.stopping import stop
 
 TTL: Final = 0.25
 GRACE_SECONDS: Final = 20.0
@@ -81,7 +82,7 @@ def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
         id_ = queue.push("slow")
         with forks.start(lease_and_follow_orders, scratch, TTL) as worker:
             receipt = str(worker.read())
-            os.kill(worker.pid, signal.SIGSTOP)
+            stop(worker.pid)
             job = queue.lease(ttl=30, wait=TTL + GRACE_SECONDS)
             os.kill(worker.pid, signal.SIGCONT)
             worker.tell("ack")

@@ -68,7 +68,6 @@ def kill_on_the_way(fleet: Fleet, tasks: Tasks, chance: random.Random) -> None:
         fleet.start(kind)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_whoever_is_killed_every_task_on_a_server_is_completed_and_counts_once(
     scratch: Path, tasks: Tasks
 ) -> None:

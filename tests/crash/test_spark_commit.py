@@ -12,7 +12,7 @@ import pytest
 from segue.errors import StorageError
 from segue.log.disk import Disk
 from segue.log.options import SyncName
-from segue.spark.sink.staging import WriteId
+from segue.stores.file.writes import WriteId
 from segue.testing import FaultyDisk, Operation, RecordingDisk
 from tests.crash.channel import Channel
 from tests.crash.children import DONE
@@ -129,7 +129,6 @@ def points_of(operations: list[str]) -> list[KillPoint]:
     return points
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize(
     ("act", "sync"),
     [("write", "always"), ("write", "os"), ("recover", "always"), ("abort", "always")],
@@ -186,7 +185,6 @@ class FailingDisk(FaultyDisk):
     stores_mapped = False
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize("sync", ["always", "os"])
 @pytest.mark.parametrize("kind", ["topic", "queue"])
 def test_a_write_that_fails_at_any_call_says_so_and_can_be_repeated(
@@ -249,7 +247,6 @@ def write_rows(target: Target, write: WriteId, disk: RecordingDisk, *, other: bo
         return committer.commit(write, stage(target, write, cut, disk))
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize("is_repeatable", [True, False])
 @pytest.mark.parametrize("kind", ["topic", "queue"])
 def test_a_power_cut_at_any_moment_of_a_write_leaves_all_or_nothing_of_it(

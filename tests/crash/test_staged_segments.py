@@ -17,9 +17,10 @@ import pytest
 from segue import Event, QueueRules
 from segue.errors import Damage, InvalidArgument, QueueFull, SegueError
 from segue.log.disk import Disk
-from segue.spark.sink.commit import COMMIT, DONE, ORPHAN_SECONDS, Committer
-from segue.spark.sink.staging import Stage, StagedFile, WriteId, staging_path
+from segue.spark.sink.commit import Committer
+from segue.spark.sink.staging import Stage, staging_path
 from segue.stores.file.topics.adopting import adopt_staged
+from segue.stores.file.writes import COMMIT, DONE, ORPHAN_SECONDS, StagedFile, WriteId
 from segue.stores.opening import open_directory
 from segue.stores.topic_contract import Adoption
 from tests.crash.channel import Channel

@@ -85,7 +85,6 @@ def test_an_index_killed_as_it_catches_up_goes_on_where_it_was(
         assert_as_rebuilt(tasks)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_so_it_is_with_several_who_share_the_index_and_are_killed_at_random(
     scratch: Path, tasks: Tasks, forks: ForkServer
 ) -> None:

@@ -87,7 +87,6 @@ def kill_on_the_way(fleet: Fleet, facts: Facts, chance: random.Random) -> None:
         fleet.start(kind)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_whoever_is_killed_every_task_is_completed_and_no_result_is_lost(
     scratch: Path, tasks: Tasks
 ) -> None:

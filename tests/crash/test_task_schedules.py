@@ -131,7 +131,6 @@ def check(beats: Beats) -> list[int]:
     return moments
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_whoever_is_killed_each_moment_of_a_schedule_fires_exactly_once(
     scratch: Path, beats: Beats, forks: ForkServer
 ) -> None:

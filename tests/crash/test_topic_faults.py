@@ -145,7 +145,6 @@ def left_open(before: int) -> int:
     return max(0, count)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_call_that_fails_loses_nothing_and_the_topic_goes_on(
     scratch: Path, sync: SyncName

@@ -130,7 +130,6 @@ def check_compacted(snapshot: Snapshot) -> None:
                 assert newest[content.key] == offset, f"{partition}: {offset} was replaced"
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_kill_at_any_call_leaves_a_state_the_topic_s_life_allows(
     scratch: Path, forks: ForkServer, sync: SyncName

@@ -13,6 +13,7 @@ from segue import Event, Topic, TopicRecord
 from segue.errors import ProducerBusy
 from tests.crash.channel import ChildIsStuck
 from tests.crash.processes import KILLED, Child, ForkServer
+from tests.crash.stopping import stop
 from tests.crash.topic_members import (
     BUSY,
     GROUP,
@@ -67,7 +68,7 @@ def topic_at(root: Path, partitions: int = PARTITIONS) -> Iterator[Topic]:
 @contextmanager
 def stopped(child: Child) -> Iterator[None]:
     """Have a process stopped, and go on in the end whatever happens."""
-    os.kill(child.pid, signal.SIGSTOP)
+    stop(child.pid)
     try:
         yield
     finally:
@@ -227,7 +228,7 @@ def test_a_killed_member_is_seen_though_the_one_next_to_it_is_busy(
             poll_until(member, lambda: len(member.assignment) == 2)
             for child in (busy, doomed):
                 child.read(WAIT_SECONDS)
-            os.kill(busy.pid, signal.SIGSTOP)
+            stop(busy.pid)
             doomed.kill()
             doomed.join()
         poll_until(member, lambda: len(member.assignment) == 3)

@@ -86,7 +86,6 @@ def later() -> ManualClock:
     return ManualClock(START_US + RESTART_SECONDS * 1_000_000)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_a_power_cut_keeps_what_was_appended_and_gives_no_token_twice(scratch: Path) -> None:
     """With sync "always": a commit may be forgotten, but nothing else that returned is."""
     told = Told(scratch, "always")
@@ -106,7 +105,6 @@ def test_a_power_cut_keeps_what_was_appended_and_gives_no_token_twice(scratch: P
             check_logs(target, disk=after)
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_in_mode_interval_what_was_compacted_away_is_gone_only_if_its_successor_survived(
     scratch: Path,
 ) -> None:
@@ -125,7 +123,6 @@ def test_in_mode_interval_what_was_compacted_away_is_gone_only_if_its_successor_
                 check_goes_on(store, told.foreign, found, life.tokens_at(moment))
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 def test_in_mode_os_a_power_cut_still_leaves_a_topic_that_goes_on(scratch: Path) -> None:
     """Whatever is lost, opening works, new records are read, and a group can begin anew."""
     told = Told(scratch, "os")

@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from segue import Log, Topic
 from tests.crash.channel import Report
 from tests.crash.processes import KILLED, Child, ForkServer
@@ -229,7 +227,6 @@ def run_each(flow: Flow, forks: ForkServer) -> None:
         shutil.rmtree(root)
 
 
-@pytest.mark.timeout(0 if TORTURE else 300)
 def test_whoever_is_killed_every_record_is_appended_and_consumed_exactly_once(
     scratch: Path, forks: ForkServer
 ) -> None:
@@ -239,7 +236,6 @@ def test_whoever_is_killed_every_record_is_appended_and_consumed_exactly_once(
     run_each(flow, forks)
 
 
-@pytest.mark.timeout(0 if TORTURE else 300)
 def test_so_it_is_where_all_is_synced_and_what_was_consumed_is_deleted_on_the_way(
     scratch: Path, forks: ForkServer
 ) -> None:
@@ -255,7 +251,6 @@ def test_so_it_is_where_all_is_synced_and_what_was_consumed_is_deleted_on_the_wa
     run_each(flow, forks)
 
 
-@pytest.mark.timeout(0 if TORTURE else 300)
 def test_so_it_is_where_some_are_stopped_and_come_back_when_others_have_their_partitions(
     scratch: Path, forks: ForkServer
 ) -> None:

@@ -236,7 +236,6 @@ def points_of(calls: list[str], act: Act, chance: random.Random) -> list[KillPoi
     return points if act.every_call else chance.sample(points, min(POINTS, len(points)))
 
 
-@pytest.mark.timeout(0 if TORTURE else 120)
 @pytest.mark.parametrize("name", ACTS)
 def test_whoever_has_the_topic_open_goes_on_when_another_is_killed(
     scratch: Path, forks: ForkServer, name: str

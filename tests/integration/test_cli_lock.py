@@ -60,6 +60,15 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def has_opened(pid: int, directory: Path) -> bool:
+    """Tell whether a process holds a file of a directory open."""
+    try:
+        held = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except FileNotFoundError:  # It closed one between the listing and our look.
+        return False
+    return any(name.startswith(f"{directory}/") for name in held)
+
+
 def test_the_command_has_name_and_token_and_its_exit_code_is_ours(tmp_path: Path) -> None:
     """Tokens grow with every holder, and the lock is free afterwards."""
     script = 'echo "$SEGUE_LOCK_NAME $SEGUE_LOCK_TOKEN"; cat; exit 42'
@@ -220,7 +229,7 @@ def test_ctrl_c_while_waiting_for_the_lock_runs_nothing(tmp_path: Path) -> None:
     with segue.open(tmp_path) as store:
         store.lock("job", ttl=60).acquire()
         with running(tmp_path, "--", "touch", str(tmp_path / "ran")) as job:
-            time.sleep(0.5)  # There is nothing to see of it while it waits.
+            until("it opens the store", lambda: has_opened(job.pid, tmp_path))
             job.send_signal(signal.SIGINT)
             _, err = job.communicate(timeout=PATIENCE_SECONDS)
 

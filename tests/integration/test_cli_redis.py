@@ -534,7 +534,7 @@ def test_workers_and_apps_say_that_their_server_cannot_be_reached(make_shop: Mak
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://ada:open-sesame@host", "no store speaks http://"),
+        ("ftp://ada:open-sesame@host", "no store speaks ftp://"),
         ("redis://:open-sesame@host?colour=blue", "colour"),
         ("redis://:open-sesame@host?retry=soon", "retry"),
         ("redis://:open-sesame@host/zero", "database"),

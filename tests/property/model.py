@@ -1,9 +1,12 @@
 """What a log is, as a plain list: the model that the real one is held against."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from segue import Record
 from segue.log import Offset, SegmentInfo
+from segue.log.positions import SavedPosition
 
 
 @dataclass(slots=True)
@@ -45,9 +48,18 @@ class LogModel:
                 return record.offset
         return self.next
 
-    def deletable(self, segments: list[SegmentInfo], upto_segment: int) -> list[int]:
-        """Return the sealed segments with a lower id, which is what retention may delete."""
-        return [info.id for info in segments if info.sealed and info.id < upto_segment]
+    def deletable(self, segments: list[SegmentInfo], saved: Collection[SavedPosition]) -> list[int]:
+        """Return the sealed segments that every reader has left: what retention may delete.
+
+        Who is at the very end of one has left it.
+        """
+
+        def is_left(info: SegmentInfo) -> bool:
+            end = (info.id, (info.first_offset or 0) + info.count)
+            return all(end <= (position.segment, position.offset) for position in saved)
+
+        sealed = [info for info in segments if info.sealed]
+        return [info.id for info in takewhile(is_left, sealed)] if saved else []
 
     def trimmable(self, segments: list[SegmentInfo], offset: int) -> list[int]:
         """Return the sealed segments that end at or before `offset`."""

@@ -23,10 +23,11 @@ from segue.log.disk import Disk
 from segue.log.staging import Batch, read_staged, write_staged
 from segue.spark.options import WriteOptions
 from segue.spark.sink.commit import Committer
-from segue.spark.sink.rows import KEYED, TopicRows, key_hashes, message_batches
-from segue.spark.sink.staging import Stage, WriteId
+from segue.spark.sink.rows import TopicRows, key_hashes, message_batches
+from segue.spark.sink.staging import Stage
 from segue.stores.file.adopting import _letter
 from segue.stores.file.pushing import Letter
+from segue.stores.file.writes import KEYED, WriteId
 
 PARTITIONS = 3
 NOW_US = 1_800_000_000_000_000

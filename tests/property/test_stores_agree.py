@@ -1,5 +1,7 @@
 """Two stores given the same steps by one clock say the same: a directory and a server.
 
+Once the server is Redis, and once one of ours, before another directory.
+
 Left out, because both are right and differ for a reason:
 
 - Tokens: leases are compared by message. Receipts of one lease are kept side by side.
@@ -21,6 +23,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar, cast
 
 import pytest
@@ -36,7 +39,7 @@ from segue.stores.contract import MessageState, MessageStatus, Outcome, Queue, S
 from segue.stores.file import upkeep
 from segue.stores.job import Job
 from segue.testing import ManualClock
-from tests.contract.worlds import FileWorld, RedisWorld, World
+from tests.contract.worlds import FileWorld, HttpWorld, RedisWorld, World
 from tests.property.test_queue_model import scratch_directory
 
 T = TypeVar("T")
@@ -120,13 +123,11 @@ class TwinMachine(RuleBasedStateMachine):
         self.scratch = scratch_directory()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(upkeep, "PINNED_SEGMENTS_MAX", 1 << 30)
-        self.clock = ManualClock()
-        self.worlds: tuple[FileWorld, RedisWorld] = (
-            FileWorld(self.scratch / "data", sync="os"),
-            RedisWorld(self.scratch),
-        )
-        for world in self.worlds:
-            world.clock = self.clock
+        files = FileWorld(self.scratch / "data", sync="os")
+        server = self.server_world(self.scratch / "served")
+        self.worlds: tuple[World, World] = (files, server)
+        self.clock: ManualClock = server.clock
+        files.clock = self.clock
         self.stores: list[list[Store]] = [[world.open(), world.open()] for world in self.worlds]
         self.queues: list[list[Queue]] = [
             [store.queue("jobs") for store in stores] for stores in self.stores
@@ -141,6 +142,10 @@ class TwinMachine(RuleBasedStateMachine):
         self.steps = 0
         self.edges: set[int] = set()
         """Times at which something happens by the clock alone."""
+
+    def server_world(self, root: Path) -> World:
+        """Return where the other store is."""
+        return RedisWorld(root)
 
     @initialize(rules=st.none() | RULES)
     def begin(self, rules: QueueRules | None) -> None:
@@ -464,6 +469,8 @@ class TwinMachine(RuleBasedStateMachine):
 
     def plain_state(self, queue: Queue) -> object:
         state = queue.state()
+        for key, found in state.items():
+            assert queue.state(key) == {key: found}
         if not self.has_groups:
             return state
         segments = [items for name, items in state.items() if "_seg_" in name]
@@ -494,3 +501,15 @@ def until_enough(count: int, call: Callable[[int], list[T]]) -> list[T]:
 
 TestStoresAgree = TwinMachine.TestCase
 TestStoresAgree.settings = settings(max_examples=max(20, settings().max_examples // 3))
+
+
+class ServedMachine(TwinMachine):
+    """The same with a directory behind a server, which loses nothing on the way."""
+
+    def server_world(self, root: Path) -> World:
+        """Return where the other store is."""
+        return HttpWorld(root)
+
+
+TestServerAgrees = ServedMachine.TestCase
+TestServerAgrees.settings = TestStoresAgree.settings

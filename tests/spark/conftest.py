@@ -25,14 +25,10 @@ OWN_PROCESSES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all that share the session in one process; let the others take their time."""
+    """Keep all that share the session in one process."""
     for item in items:
-        if "spark" not in item.path.parts:
-            continue
-        if item.path.stem not in OWN_PROCESSES:
+        if "spark" in item.path.parts and item.path.stem not in OWN_PROCESSES:
             item.add_marker(pytest.mark.xdist_group("session"))
-        elif item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

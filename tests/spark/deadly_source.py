@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 
 from segue.spark.options import read_options, write_options
 from segue.spark.schema import check_schema
-from segue.spark.sink import commit
 from segue.spark.sink.staging import Stage
 from segue.spark.sink.writers import StreamWriter
 from segue.spark.source import SegueDataSource
 from segue.spark.streaming import StreamReader, Told
+from segue.stores.file import writes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,11 +99,11 @@ def _make_deadly(owner: object, name: str, step: str) -> None:
 
 if os.environ.get(STEP):
     _make_deadly(Stage, "_flush", "a segment is written aside")
-    _make_deadly(commit.Committer, "_write_list", "the list")
-    _make_deadly(commit, "adopt_staged", "an adoption")
-    _make_deadly(commit, "adopt_messages", "an adoption")
-    _make_deadly(commit.Committer, "_note_done", "the note")
-    _make_deadly(commit.Committer, "_drop", "the segments are dropped")
+    _make_deadly(writes.Writes, "_write_list", "the list")
+    _make_deadly(writes, "adopt_staged", "an adoption")
+    _make_deadly(writes, "adopt_messages", "an adoption")
+    _make_deadly(writes.Writes, "_note_done", "the note")
+    _make_deadly(writes.Writes, "_drop", "the segments are dropped")
 
 
 class DeadlyReader(StreamReader):

@@ -152,7 +152,6 @@ def test_without_the_extra_it_says_what_to_install(store: Path, scratch: Path) -
     assert ended.stderr == 'segue: Spark needs pyspark: pip install "segue[spark]"\n'
 
 
-@pytest.mark.timeout(300)  # Starting Spark takes minutes on a machine that is busy.
 def test_a_session_of_its_own_says_nothing_and_ends_with_the_verb(
     store: Path, scratch: Path
 ) -> None:

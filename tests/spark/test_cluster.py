@@ -99,7 +99,6 @@ def cluster(scratch: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.timeout(300)  # Six times Java, on a machine that may be busy.
 def test_a_cluster_reads_writes_and_streams_with_the_code_of_one_machine(
     cluster: str, scratch: Path, store_path: Path
 ) -> None:

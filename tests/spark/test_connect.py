@@ -58,7 +58,6 @@ def store(store_path: Path) -> Iterator[segue.Store]:
         yield store
 
 
-@pytest.mark.timeout(300)  # One driver does it all, and the machine may be busy.
 def test_spark_connect_reads_writes_and_streams(
     store: segue.Store, store_path: Path, scratch: Path
 ) -> None:

@@ -3,13 +3,13 @@
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from segue.cli import main
+from tests.integration.docs_server import ENVIRONMENT, PageServer
 from tests.integration.test_docs import ROOT, blocks, commands, for_real
 
 PLACES = r"data|checkpoints|archive|report|customers\.csv|v3\.json"
@@ -35,7 +35,7 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=directory,
-            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+            env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -50,19 +50,21 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
     return code, said.out if code == 0 else said.err
 
 
-@pytest.mark.timeout(300)
 def test_the_page_on_spark_is_true(
     spark: SparkSession,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Block after block, as a reader would try them."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
+    server = PageServer(tmp_path)
+    request.addfinalizer(server.end)
     for language, text in BLOCK.findall(SPARK.read_text()):
         if language == "python":
-            run_snippet(text, tmp_path, names)
+            run_snippet(server.for_real(text), tmp_path, names)
             continue
         for command in commands(text):
             code, printed = run_command(command.line, tmp_path, capsys)
@@ -72,7 +74,6 @@ def test_the_page_on_spark_is_true(
                 assert printed == command.prints, command.line
 
 
-@pytest.mark.timeout(180)
 def test_the_quickstart_in_the_readme_runs(spark: SparkSession, tmp_path: Path) -> None:
     """What the README shows of Spark works as it stands."""
     texts = [text for text in blocks(ROOT / "README.md", "python") if "segue.spark" in text]

@@ -182,7 +182,6 @@ def committed_offsets(checkpoint: Path) -> dict[int, int]:
     return {int(partition): int(offset) for partition, offset in offsets.items()}
 
 
-@pytest.mark.timeout(0 if TORTURE else 300)
 @pytest.mark.parametrize("kind", ["topic", "queue"] if TORTURE else ["topic"])
 def test_a_stream_whose_driver_is_killed_at_any_step_copies_each_row_once(
     scratch: Path, kind: Kind

@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 import segue
 from segue import Event
 from tests.crash.replay import TORTURE, naming
@@ -66,7 +64,6 @@ def values(url: str, name: str) -> Counter[bytes]:
         return Counter(record.value or b"" for record in store.topic(name).records())
 
 
-@pytest.mark.timeout(0 if TORTURE else 300)
 def test_a_stream_whose_driver_is_killed_copies_each_row_once(tmp_path: Path) -> None:
     """The next driver goes on from the checkpoint; at last both topics hold the same rows."""
     url = fresh_url()

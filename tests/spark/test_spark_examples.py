@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
-import pytest
 
 import segue
 
@@ -60,7 +59,6 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)  # Several streams in a Java of their own, on a machine that may be busy.
 def test_the_streams_print_each_row_once(tmp_path: Path) -> None:
     """Cleaned and kept across a restart; sums of closed hours; a rule that remembers."""
     paths = [str(EXAMPLES / name) for name in ("spark_stream.py", "spark_windows.py")]
@@ -68,7 +66,6 @@ def test_the_streams_print_each_row_once(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", RUN_ALL, *paths, cwd=tmp_path) == PRINTED
 
 
-@pytest.mark.timeout(300)
 def test_the_pipeline_fills_its_tables_and_its_topic(tmp_path: Path) -> None:
     """A declarative pipeline has topics as sources and as sinks."""
     pipeline = tmp_path / "pipeline"

@@ -8,7 +8,7 @@ from typing import Final
 
 from segue import aio
 
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 60.0
 """How long a busy machine may take for what should happen at once."""
 
 

@@ -19,8 +19,9 @@ from segue.aio._topics import TurnHandle
 from segue.log.options import SyncName
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
+from segue.stores.http.store import HttpStore
 from segue.stores.redis.store import RedisStore
-from tests.contract.worlds import FileWorld, RedisWorld, World
+from tests.contract.worlds import FileWorld, HttpWorld, RedisWorld, World
 
 T = TypeVar("T")
 
@@ -161,6 +162,28 @@ class AioRedisWorld(RedisWorld):
         super().end()
 
 
+class AioHttpWorld(HttpWorld):
+    """A directory behind a server of ours, used through asyncio."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._twins = Twins()
+
+    def open(self) -> HttpStore:
+        """Return a new handle on the server. No HttpStore, but used like one."""
+        return cast("HttpStore", self._twins.add(super().open()))
+
+    def crash(self, store: Store) -> None:
+        """Crash the store behind a handle."""
+        for bare in self._twins.end(store):
+            super().crash(bare)
+
+    def end(self) -> None:
+        """Close every handle, the event loop and the server."""
+        self._twins.close()
+        super().end()
+
+
 class Twins:
     """Stores that are used through asyncio."""
 
@@ -203,5 +226,13 @@ def world(scratch: Path) -> Iterator[World]:
 def redis_world(scratch: Path) -> Iterator[World]:
     """The same on a server."""
     world = AioRedisWorld(scratch)
+    yield world
+    world.end()
+
+
+@pytest.fixture
+def http_world(scratch: Path) -> Iterator[World]:
+    """The same on a server of ours."""
+    world = AioHttpWorld(scratch / "data")
     yield world
     world.end()

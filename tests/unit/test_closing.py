@@ -217,3 +217,18 @@ def test_closing_syncs_what_is_not(directory: Path, sync: SyncName) -> None:
     log.close()
 
     assert len(synced) >= 1
+
+
+def test_who_begins_to_wait_as_the_log_is_closed_is_told_by_what_it_waits_for(
+    directory: Path,
+) -> None:
+    """The bell is gone; what is asked for says that the log is closed, and not the bell."""
+    log = small_log(directory)
+    bell = log.writer.bell
+    log.close()
+    waiter = bell.waiter()
+
+    assert waiter.wait(lambda: True, 0)
+    with pytest.raises(LogClosed):
+        waiter.wait(lambda: log.next_offset > 0, None)
+    waiter.close()

@@ -279,3 +279,24 @@ def test_real_time_keeps_a_lease_alive(scratch: Path) -> None:
 
         assert stolen is None
         assert there.count().total == 0
+
+
+def test_a_store_stays_where_it_is_whoever_goes_elsewhere(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As who becomes a daemon does: a relative name is that of the moment it was opened."""
+    (scratch / "elsewhere").mkdir()
+    monkeypatch.chdir(scratch)
+    with opened("data") as store, opened(scratch / "data") as other:
+        queue = store.queue("jobs")
+        queue.push(b"a")
+        monkeypatch.chdir(scratch / "elsewhere")
+        other.queue("jobs").configure(QueueRules(segment_items=1))
+        queue.push_many([b"b", b"c"])
+        queue.push(b"d", priority=1)
+
+        found = [message.body for message in other.queue("jobs").pop_many(9)]
+
+        assert found == [b"a", b"b", b"c", b"d"]
+        assert store.url == "data"
+    assert not list((scratch / "elsewhere").iterdir())

@@ -1,17 +1,25 @@
-"""Keeping things alive: beats on time, in one thread, until they stop or fail."""
+"""Keeping things alive: beats on time, in one thread or a few, until they stop or fail."""
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import segue
 from segue.errors import LeaseLost, StorageFailed
 from segue.stores.heartbeat import Heartbeat
+from tests.integration.server_support import served
 
 PATIENCE_SECONDS = 30.0
 TTL_SECONDS = 0.06
+SIDE_BY_SIDE = 3
 
 
 @pytest.fixture
@@ -173,3 +181,261 @@ def test_a_beat_may_close_the_heartbeat(heartbeat: Heartbeat) -> None:
 
     assert closed.wait(PATIENCE_SECONDS)
     assert eventually(lambda: not beating())
+
+
+# Side by side ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def go() -> Iterator[threading.Event]:
+    """What hangs goes on when this is set: at the end of the test at the latest."""
+    go = threading.Event()
+    yield go
+    go.set()
+
+
+@pytest.fixture
+def crewed(go: threading.Event) -> Iterator[Heartbeat]:
+    """One whose beats are side by side, and whose threads are all gone at the end."""
+    heartbeat = Heartbeat(side_by_side=SIDE_BY_SIDE)
+    yield heartbeat
+    go.set()
+    heartbeat.close()
+    assert eventually(lambda: not beating() and not crew())
+
+
+def crew() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "segue-beat"]
+
+
+class Hanging:
+    """Hangs until it may go on; says how many do."""
+
+    def __init__(self, go: threading.Event) -> None:
+        self.begun = threading.Semaphore(0)
+        self._go = go
+
+    def __call__(self) -> None:
+        self.begun.release()
+        self._go.wait(PATIENCE_SECONDS)
+
+
+def test_what_is_given_back_and_hangs_holds_up_no_beat(
+    crewed: Heartbeat, go: threading.Event
+) -> None:
+    """It may take a round trip, as a beat does: where beats are side by side, so is it."""
+    hanging, beats = Hanging(go), Beats()
+    crewed.start(beats, TTL_SECONDS)
+    crewed.dropped.append(hanging)
+    assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    count = beats.count
+
+    assert eventually(lambda: beats.count >= count + 3)
+
+
+def test_what_is_dropped_is_given_back_before_a_heartbeat_is_closed(crewed: Heartbeat) -> None:
+    """Its store is open until then, and not after."""
+    given_back = threading.Event()
+    crewed.start(Beats(), 3_600)
+    crewed.dropped.append(given_back.set)
+    crewed.close()
+
+    assert given_back.is_set()
+
+
+def test_there_are_no_more_threads_than_may_be(crewed: Heartbeat, go: threading.Event) -> None:
+    """However much hangs; what comes then waits for its turn."""
+    hanging = Hanging(go)
+    for _ in range(SIDE_BY_SIDE + 2):
+        crewed.run_beside(hanging)
+    for _ in range(SIDE_BY_SIDE):
+        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    threads = len(crew())
+    waits = not hanging.begun.acquire(blocking=False)
+    go.set()
+
+    assert (threads, waits) == (SIDE_BY_SIDE, True)
+    for _ in range(2):
+        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_threads_with_nothing_to_do_end(crewed: Heartbeat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that had many leases once keeps no threads for it; they come again if need be."""
+    monkeypatch.setattr("segue.stores.heartbeat.IDLE_SECONDS", 0.01)
+    first, second = threading.Event(), threading.Event()
+    crewed.run_beside(first.set)
+    assert first.wait(PATIENCE_SECONDS)
+    have_ended = eventually(lambda: not crew())
+    crewed.run_beside(second.set)
+
+    assert have_ended
+    assert second.wait(PATIENCE_SECONDS)
+
+
+def test_a_step_that_fails_costs_no_thread(
+    crewed: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More of them than there are threads, and the next is still done; what failed is logged."""
+    done = threading.Event()
+    for _ in range(2 * SIDE_BY_SIDE):
+        crewed.run_beside(Beats(RuntimeError("bug")))
+    crewed.run_beside(done.set)
+
+    assert done.wait(PATIENCE_SECONDS)
+    assert "bug" in caplog.text
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Have no thread of these names started, as Python does at its end."""
+    start = threading.Thread.start
+
+    def start_other(thread: threading.Thread) -> None:
+        if thread.name in names:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_other)
+
+
+def test_where_no_thread_can_be_started_beats_go_on_in_place(
+    crewed: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that is renewed in its turn is better than one that is lost."""
+    refuse_threads(monkeypatch, "segue-beat")
+    beats = Beats()
+    crewed.start(beats, TTL_SECONDS)
+
+    assert eventually(lambda: beats.count >= 3)
+    assert crew() == []
+
+
+def test_a_thread_is_there_for_as_long_as_anything_beats(
+    crewed: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the only beat is under way elsewhere: another might not be had."""
+    beats = Beats()
+    crewed.start(beats, TTL_SECONDS)
+    assert eventually(lambda: beats.count >= 1)
+    refuse_threads(monkeypatch, "segue-beat", "segue-heartbeat")
+    count = beats.count
+
+    assert eventually(lambda: beats.count >= count + 5)
+
+
+def test_what_nobody_can_renew_is_warned_of_and_held_for_as_long_as_it_lasts(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Work that is done in time needs no beat; when there are threads again, it has them."""
+    first, second = Beats(), Beats()
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "segue-heartbeat")
+        pulse = heartbeat.start(first, TTL_SECONDS)
+    is_held = pulse.error is None
+    heartbeat.start(second, TTL_SECONDS)
+
+    assert is_held
+    assert "not renewed" in caplog.text
+    assert eventually(lambda: first.count >= 1 and second.count >= 1)
+
+
+def test_a_beat_that_took_long_is_followed_by_the_next_at_its_time(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its beginning, not its end: else one that hangs costs the lease what two would."""
+    now = 0.0
+    monkeypatch.setattr("segue.stores.heartbeat.time", SimpleNamespace(monotonic=lambda: now))
+    beaten = threading.Semaphore(0)
+
+    def beat() -> None:
+        nonlocal now
+        if now < 20:
+            now = 20.0  # As long as from one beat to the next.
+        beaten.release()
+
+    heartbeat.start(beat, 30)
+    now = 10.0
+
+    assert beaten.acquire(timeout=PATIENCE_SECONDS)
+    assert beaten.acquire(timeout=PATIENCE_SECONDS)
+
+
+# That it forks while threads run is what is tested; newer Pythons warn of it.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_has_threads_of_its_own_and_nothing_of_its_parents(
+    crewed: Heartbeat, go: threading.Event
+) -> None:
+    """Though all of the parent's hang: what they do, and what was dropped, is the parent's."""
+    hanging = Hanging(go)
+    for _ in range(SIDE_BY_SIDE):
+        crewed.run_beside(hanging)
+    for _ in range(SIDE_BY_SIDE):
+        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    dropped = Beats()
+    crewed.dropped.append(dropped)
+    child = os.fork()
+    if child == 0:
+        crewed.begin()
+        beats = Beats()
+        crewed.start(beats, TTL_SECONDS)
+        is_well = eventually(lambda: beats.count >= 3) and dropped.count == 0
+        os._exit(0 if is_well else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+LEAVES_A_THREAD_AT_WORK = """
+import sys, threading
+import segue
+
+queue = segue.open(sys.argv[1]).queue("work")
+leased, renewed = threading.Event(), threading.Semaphore(0)
+extend = queue.extend
+
+def noted(job, **options):
+    extend(job, **options)
+    renewed.release()
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+def work():
+    queue.extend = noted
+    with queue.lease(ttl=3):
+        leased.set()
+        threading.main_thread().join()
+        # The interpreter waits for this thread by now. Python 3.12 starts no other any more.
+        threading.Thread.start = refuse
+        while renewed.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert renewed.acquire(timeout=20)
+    with queue.lease(ttl=3):
+        assert renewed.acquire(timeout=20)
+
+threading.Thread(target=work).start()
+assert leased.wait(30)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "http"])
+def test_leases_are_kept_though_the_main_thread_has_ended(scratch: Path, kind: str) -> None:
+    """Python waits for threads that are no daemons, and what they hold is held meanwhile."""
+    path = scratch / "data"
+    with served(path) as server, segue.open(server.url) as store:
+        queue = store.queue("work")
+        queue.push_many([b"first", b"second"])
+        child = subprocess.run(
+            [
+                *(sys.executable, "-c", LEAVES_A_THREAD_AT_WORK),
+                server.url if kind == "http" else str(path),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE_SECONDS,
+            check=False,
+        )
+        left = queue.count().total
+
+    assert (child.stderr, child.returncode) == ("", 0)
+    assert left == 0  # Both are acked by who leased them first.

@@ -15,8 +15,8 @@ from segue.errors import (
     StoreClosed,
     StoreUnavailable,
 )
+from segue.stores import connections
 from segue.stores.opening import open_redis
-from segue.stores.redis import connections
 from segue.stores.redis.store import RedisStore
 from tests.redis_proxy import Proxy
 from tests.redis_server import LOOPBACK, eventually, shared_server

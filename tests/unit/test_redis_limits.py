@@ -25,9 +25,9 @@ from segue.stores.redis import store as stores
 from segue.stores.redis.address import SCHEMES, address_from
 from segue.stores.redis.audit import audit_queue, audit_store
 from segue.stores.redis.calls import Word
-from segue.stores.redis.connections import Connection
 from segue.stores.redis.keys import Kind, names_key
 from segue.stores.redis.queue import RedisQueue
+from segue.stores.redis.servers import Connection
 from segue.stores.redis.store import RedisStore
 from tests.contract.queue_support import drain, eventually, meanwhile
 from tests.contract.worlds import RedisWorld

@@ -1,14 +1,10 @@
 """Requests that come late, twice, or from a forked child; answers that are lost or unconfirmed."""
 
 import contextlib
-import os
-import signal
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,9 +13,10 @@ import pytest
 from segue import QueueRules
 from segue.errors import ConnectionsBusy, NotReplicated, QueueFull, QueueLocked, StoreUnavailable
 from segue.stores.opening import open_redis
-from segue.stores.redis.connections import Connection
 from segue.stores.redis.queue import RedisQueue
+from segue.stores.redis.servers import Connection
 from segue.stores.redis.store import RedisStore
+from tests.contract.forks import push_around_forks
 from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import RedisWorld
 from tests.redis_proxy import CHUNK_BYTES, Proxy
@@ -377,7 +374,6 @@ def test_a_push_that_is_not_confirmed_says_so_and_is_there_once(
 # Forks ---------------------------------------------------------------------------------------
 
 FORKS: Final = 30
-THREADS: Final = 4
 
 
 # That it forks while threads run is what is tested; newer Pythons warn of it.
@@ -387,52 +383,6 @@ def test_a_forked_child_loses_and_doubles_nothing_of_its_parent(
 ) -> None:
     """Its threads have a name, numbers and connections of their own from their first request on."""
     with open_redis(world.url) as store:
-        shared = store.queue("jobs")
-        shared.push(b"begin")
-        expected = [b"begin"]
-        for fork in range(FORKS):
-            with ThreadPoolExecutor(THREADS) as threads:
-                bodies = [b"parent %d %d" % (fork, number) for number in range(2 * THREADS)]
-                pushed = [threads.submit(shared.push, body) for body in bodies]
-                child = os.fork()
-                if not child:
-                    _push_and_exit(shared, fork)
-                ids = {each.result(PATIENCE_SECONDS) for each in pushed}
-            assert len(ids) == len(bodies)
-            assert _status_of(child) == 0
-            expected += bodies
-            expected += [b"child %d %d" % (fork, number) for number in range(THREADS)]
+        pushed = push_around_forks(store.queue("jobs"), FORKS)
 
-    assert sorted(message.body for message in queue.pop_many(10_000)) == sorted(expected)
-
-
-def _push_and_exit(queue: RedisQueue, fork: int) -> None:
-    """Push from several threads at once, and end the process whatever happens."""
-    done: list[str] = []
-    try:
-        gate = threading.Barrier(THREADS)
-
-        def push(number: int) -> None:
-            gate.wait(PATIENCE_SECONDS)
-            done.append(queue.push(b"child %d %d" % (fork, number)))
-
-        threads = [threading.Thread(target=push, args=(number,)) for number in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-    finally:
-        os._exit(0 if len(set(done)) == THREADS else 1)
-
-
-def _status_of(child: int) -> int:
-    """Return how a child ended; one that hangs is ended."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hung")
+    assert sorted(message.body for message in queue.pop_many(10_000)) == sorted(pushed)

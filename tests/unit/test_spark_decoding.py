@@ -22,13 +22,14 @@ from segue.delivery.message import DeadLetter, Message
 from segue.errors import LeaseLost
 from segue.log import Log
 from segue.log.columns import Columns
-from segue.spark import decoding
-from segue.spark.decoding import MessageDecoder, RingDecoder, TopicDecoder, Wanted, pieces
+from segue.spark.decoding import MessageDecoder, RingDecoder, TopicDecoder, Wanted
 from segue.spark.options import Kind, ReadOptions
 from segue.spark.planning import batch_offsets, plan
 from segue.spark.reading import read_task
 from segue.spark.schema import COLUMNS
 from segue.spark.strands import opened_shelf
+from segue.stores import column_pieces
+from segue.stores.column_pieces import pieces
 from segue.stores.contract import Outcome, Queue
 from segue.stores.file.portrait import portrait_of
 from segue.stores.file.store import FileStore
@@ -177,8 +178,8 @@ def test_batches_keep_to_their_limits(sizes: list[int], rows_max: int, bytes_max
         payload=payloads,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "BATCH_ROWS_MAX", rows_max)
-        patch.setattr(decoding, "BATCH_BYTES_MAX", bytes_max)
+        patch.setattr(column_pieces, "BATCH_ROWS_MAX", rows_max)
+        patch.setattr(column_pieces, "BATCH_BYTES_MAX", bytes_max)
         parts = list(pieces(columns))
 
     assert [offset for part in parts for offset in part.offset] == list(range(len(sizes)))

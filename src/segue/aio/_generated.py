@@ -75,6 +75,10 @@ class Job(JobHandle):
         """Whether the job is over."""
         return self._it.is_settled
 
+    async def know(self, message: Message) -> None:
+        """Take a message that was read elsewhere. For stores; `attr` says that there is more."""
+        await self._call(lambda job: job.know(message))
+
     @property
     def message(self) -> Message:
         """The message as a value."""
@@ -245,7 +249,7 @@ class Queue(QueueHandle):
         return await self._take("pop", lambda queue, wait: queue.pop(wait=wait), wait)
 
     async def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
-        """Take up to `count` messages for good, in one step."""
+        """Take up to `count` messages for good, in one step; fewer if they are large (16 MiB)."""
         return await self._take("pop", lambda queue, wait: queue.pop_many(count, wait=wait), wait)
 
     async def lease(
@@ -273,7 +277,10 @@ class Queue(QueueHandle):
         wait: Duration | None = 0,
         owner: str | None = None,
     ) -> list[Job]:
-        """Take up to `count` messages in one step, each to be settled on its own."""
+        """Take up to `count` messages in one step, each to be settled on its own.
+
+        Fewer if they are large: no more than 16 MiB together, but for one.
+        """
         granted = await self._grant(
             "lease",
             lambda queue, wait: queue.lease_many(count, ttl=ttl, wait=wait, owner=owner),
@@ -337,7 +344,7 @@ class Queue(QueueHandle):
         return await self._poll(lambda queue, timeout: queue.wait(timeout), timeout)
 
     async def peek(self, count: int = 1) -> list[Message]:
-        """Return the messages that would be delivered next, without taking them."""
+        """Return the messages that would be delivered next, without taking them; 16 MiB of them."""
         return await self._call(lambda queue: queue.peek(count))
 
     async def look_up(self, message_id: MessageId) -> MessageStatus | None:
@@ -353,6 +360,7 @@ class Queue(QueueHandle):
     ) -> list[MessageStatus]:
         """Return up to `limit` messages that are not settled, or those of one state.
 
+        Fewer if they are large, as with `lease_many`: the last page is the one that is empty.
         In the order of their ids: by priority, then as they were pushed, then those pushed with a
         delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
         become of it since; behind a dead letter that is none any more the dead letters start over.
@@ -369,9 +377,13 @@ class Queue(QueueHandle):
         """Return what an operator wants to know."""
         return await self._call(lambda queue: queue.stats())
 
-    async def state(self) -> dict[str, object]:
-        """Return what waits, as `metadata` and `queue_<p>_seg_<n>` (docs/queues.md)."""
-        return await self._call(lambda queue: queue.state())
+    async def state(self, key: str | None = None) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>` (docs/queues.md).
+
+        All of it is read at once, and the queue held up meanwhile. With `key` that one alone, which
+        costs the same however much waits; nothing if there is no such key.
+        """
+        return await self._call(lambda queue: queue.state(key))
 
     async def pause(self) -> None:
         """Deliver nothing until `resume`, durably and for everybody. Pushing goes on."""
@@ -594,6 +606,14 @@ class Lock(LockHandle):
         )
         return HeldLock(self._threads, granted)
 
+    async def held(self, token: int) -> HeldLock:
+        """Return the lock as it was acquired with `token`, here or elsewhere, asking nobody.
+
+        Whether it still is, renewing it tells; until then `is_held` may be False.
+        """
+        regained = await self._call(lambda lock: lock.held(token))
+        return HeldLock(self._threads, regained)
+
     async def holder(self) -> tuple[str, int, float] | None:
         """Return the owner, token and seconds left of who holds it now."""
         return await self._call(lambda lock: lock.holder())
@@ -701,8 +721,9 @@ async def open(
     clock: Clock = system_clock,
     ticks: Ticks = system_ticks,
     disk: Disk | None = None,
+    token: str | None = None,
 ) -> Store:
-    """Open the store at `url`, with threads of its own: a path, `file://…` or `redis://…`.
+    """Open the store at `url`, with threads of its own: a path, or the URL of a server.
 
     `sync` says when what was pushed has reached the device: "always" before the call returns,
     "interval" within `sync_interval_ms`, "os" when the operating system sees fit. `exclusive`
@@ -713,6 +734,10 @@ async def open(
     `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
     and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
     StoreUnavailable, UnsupportedServer.
+
+    `http://host:8000` and `https://host` name a Segue server (docs/server.md), which says what is
+    durable; `token`, or SEGUE_TOKEN, is what it lets us in by. Needs the extra `http`. Raises
+    AccessDenied, too.
     """
     threads = Threads()
     try:
@@ -727,6 +752,7 @@ async def open(
                 clock=clock,
                 ticks=ticks,
                 disk=disk,
+                token=token,
             ),
             lambda store: store.close(),
         )

@@ -460,9 +460,11 @@ class Topic(TopicHandle):
             fetch_max=1,
         )
 
-    async def offsets(self, start: Start = "latest") -> Mapping[int, int]:
+    async def offsets(
+        self, start: Start = "latest", *, partitions: Partitions = None
+    ) -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
-        return await self._call(lambda topic: topic.offsets(start))
+        return await self._call(lambda topic: topic.offsets(start, partitions=partitions))
 
     async def reader(
         self, name: str, start: ReaderStart = "resume", *, partitions: Partitions = None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from segue.aio._items import FETCH_ITEMS_MAX, Items
 from segue.aio._threads import Threads
-from segue.aio._waiting import in_time, patiently
+from segue.aio._waiting import patiently
 from segue.delivery.message import DeadLetter
 from segue.errors import SegueError
 from segue.log.options import Duration, microseconds_from
@@ -114,7 +114,7 @@ class NamedHandle(Handle[S]):
     async def _wait(self, what: str, step: Callable[[S, float], T], wait: Duration | None) -> T:
         async def attempt(seconds: float) -> T:
             return await self._threads.call(
-                lambda: in_time(lambda: step(self._bare(), seconds), seconds), is_wait=seconds != 0
+                lambda: step(self._bare(), seconds), is_wait=seconds != 0
             )
 
         return await patiently(self._line(what), attempt, wait, lambda _: False)
@@ -122,7 +122,7 @@ class NamedHandle(Handle[S]):
     async def _take(self, what: str, step: Callable[[S, float], T], wait: Duration | None) -> T:
         async def attempt(seconds: float) -> T:
             return await self._threads.take(
-                lambda: in_time(lambda: step(self._bare(), seconds), seconds),
+                lambda: step(self._bare(), seconds),
                 _is_empty,
                 is_wait=seconds != 0,
             )
@@ -139,7 +139,7 @@ class NamedHandle(Handle[S]):
     ) -> T:
         async def attempt(seconds: float) -> T:
             return await self._threads.grant(
-                lambda: in_time(lambda: step(self._bare(), seconds), seconds),
+                lambda: step(self._bare(), seconds),
                 undo,
                 is_wait=seconds != 0,
             )

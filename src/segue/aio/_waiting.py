@@ -6,11 +6,10 @@ needs a thread for each thing that is waited for, not for each task.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from segue.errors import LockBusy, QueueEmpty, QueueFull, QueueLocked, SegueError
+from segue.errors import LockBusy, QueueEmpty, QueueFull, QueueLocked
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 
@@ -19,9 +18,6 @@ BLOCK_SECONDS: Final = 0.1
 
 NOT_YET: Final = (QueueEmpty, QueueLocked, QueueFull, LockBusy)
 """What a call says that might succeed a little later."""
-
-REFUSAL_SHARE: Final = 0.5
-"""What says so before this much of its time is over was not waiting: it will never succeed."""
 
 T = TypeVar("T")
 
@@ -45,8 +41,9 @@ async def patiently(
         found = await attempt(0)
         if not is_nothing(found):
             return found
-    except NOT_YET:
-        pass
+    except NOT_YET as error:
+        if _is_final(error):
+            raise
     try:
         async with asyncio.timeout_at(deadline):
             await line.acquire()
@@ -63,34 +60,21 @@ async def _first_in_line(
 ) -> T:
     now = asyncio.get_running_loop().time
     while True:
-        left = None if deadline is None else max(0.0, deadline - now())
+        begun = now()
+        left = None if deadline is None else max(0.0, deadline - begun)
         is_last = left is not None and left <= BLOCK_SECONDS
+        step = BLOCK_SECONDS if left is None else min(left, BLOCK_SECONDS)
         try:
-            found = await attempt(BLOCK_SECONDS if left is None else min(left, BLOCK_SECONDS))
+            found = await attempt(step)
             if is_last or not is_nothing(found):
                 return found
-        except Refused as refusal:
-            raise refusal.error from None
-        except NOT_YET:
-            if is_last:
+        except NOT_YET as error:
+            if is_last or _is_final(error):
                 raise
+        if now() - begun < step / 2:  # It came back without waiting, and would again.
+            await asyncio.sleep(step / 2)
 
 
-class Refused(Exception):
-    """A call that was free to wait did not: `error` is its last word."""
-
-    def __init__(self, error: SegueError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def in_time(step: Callable[[], T], seconds: float) -> T:
-    """Make a call that may block for `seconds`. Raises Refused. In a thread."""
-    started = time.monotonic()
-    try:
-        return step()
-    except NOT_YET as error:
-        # A full queue may refuse or wait, by its rules, and only its store knows which it was.
-        if time.monotonic() - started < seconds * REFUSAL_SHARE:
-            raise Refused(error) from None
-        raise
+def _is_final(error: Exception) -> bool:
+    """Tell whether a call that may wait did not: a full queue refuses or waits, by its rules."""
+    return isinstance(error, QueueFull) and error.is_final

@@ -18,6 +18,7 @@ from segue.cli.exits import MEANINGS, ExitCode, exit_code_of
 from segue.cli.info import info
 from segue.cli.ls import ls
 from segue.cli.repair import repair
+from segue.cli.serve import serve
 from segue.cli.tail import tail
 from segue.cli.top import top
 from segue.cli.transfer import export, import_
@@ -42,6 +43,7 @@ _GROUPS: Final = {
     "lock": "Run commands under a lock, and see who holds one.",
     "task": "Queue tasks, see what became of them, bring back or cancel them.",
     "schedule": "See when schedules fire, and fire one by hand.",
+    "token": "Say who may use a store that is served.",
     "spark": "Run jobs over a store on Spark.",
 }
 
@@ -75,6 +77,7 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
     app.command()(export)
     app.command()(worker)
     app.command()(top)
+    app.command()(serve)
     for name, purpose in _GROUPS.items():
         group = _make_group()
         group.callback(help=purpose)(_nothing)

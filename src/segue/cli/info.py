@@ -54,6 +54,7 @@ def info(
     Examples:
       segue info jobs
       segue info redis://localhost
+      segue info http://localhost:8000
     """
     if places.is_server(url):
         # Imported here: only who has a server to ask needs it.

@@ -49,6 +49,7 @@ def ls(
     Examples:
       segue ls /var/lib/myapp
       segue ls redis://localhost
+      segue ls http://localhost:8000
     """
     directory = Path(url)
     if places.is_server(url) or is_store(directory):

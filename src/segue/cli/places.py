@@ -11,6 +11,7 @@ import typer
 
 FILE_SCHEME: Final = "file://"
 
+_SEGUE_SCHEMES: Final = ("http://", "https://")
 _SERVER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOGIN: Final = re.compile(r"://([^\s/:@?]*):\S*@")
 """Up to the last `@`: what stands before it may be a password that was not written as it should."""
@@ -19,6 +20,11 @@ _LOGIN: Final = re.compile(r"://([^\s/:@?]*):\S*@")
 def is_server(url: str) -> bool:
     """Tell whether `url` names a server and no directory; whether there is such a kind or not."""
     return _SERVER.match(url) is not None and not url.startswith(FILE_SCHEME)
+
+
+def is_segue_server(url: str) -> bool:
+    """Tell whether `url` names a Segue server, which has a store behind it."""
+    return url.startswith(_SEGUE_SCHEMES)
 
 
 def store_url(text: str | Path) -> str:

@@ -81,12 +81,15 @@ SyncOption = Annotated[
 ]
 
 
-def allow_many_files() -> None:
-    """Use as many descriptors as we may: every partition takes some."""
+def allow_many_files(least: int = 0) -> int:
+    """Use as many descriptors as we may; return how many. Partitions and connections take some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    most = max(FILES_MAX, least)
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return max(least, wanted) if soft == resource.RLIM_INFINITY else soft
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def verify(
     Of a store all logs are checked, and what its topics have beside them. The exit code is 0 if all
     is intact and 1 if anything is damaged; 'segue repair' sets damage of a log aside. Records are
     counted intact, with those removed on purpose among them. On a server every queue is checked for
-    what contradicts itself.
+    what contradicts itself; of a Segue server it is the store behind it that can be checked.
 
     \b
     Example:
@@ -50,6 +50,11 @@ def verify(
     """
     servers = [url for url in urls if places.is_server(url)]
     paths = [Path(url) for url in urls if not places.is_server(url)]
+    for url in servers:
+        # Imported here, and below: only who has a server to ask needs it.
+        from segue.cli.server import require_auditable
+
+        require_auditable(url)
     # All are found before the first is checked: a misspelt name shows at once.
     logs = [log for path in paths for log in logs_at(path)]
     checks = []
@@ -78,7 +83,6 @@ def verify(
         findings += topic_findings(store)
     sections = [overview]
     if servers:
-        # Imported here: only who has a server to ask needs it.
         from segue.cli.server import audit, audit_findings, audit_rows
 
         audits = {url: audit(url) for url in servers}

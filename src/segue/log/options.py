@@ -117,9 +117,10 @@ def microseconds_from(duration: Duration | None, *, name: str) -> int | None:
         return duration // timedelta(microseconds=1)
     if isinstance(duration, bool) or not isinstance(duration, int | float):
         raise InvalidArgument(f"{name} must be seconds or a timedelta: {duration!r}")
-    if not math.isfinite(duration):
+    length_us = duration * 1_000_000
+    if not math.isfinite(length_us):
         raise InvalidArgument(f"{name} must be finite: {duration}")
-    return int(duration * 1_000_000)
+    return int(length_us)
 
 
 def check_on_damage(on_damage: Damaged) -> Damaged:

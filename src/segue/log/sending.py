@@ -7,6 +7,7 @@ or of an encrypted socket would go past what makes it one.
 
 import errno
 import io
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from segue.log.segment import SegmentView
 SEND_STEP_BYTES: Final = 8 << 20
 """What one call sends at most, so that a signal is heard in between."""
 WRITE_STEP_BYTES: Final = 1 << 20
+
+Write = Callable[[memoryview], int]
 
 
 @runtime_checkable
@@ -86,13 +89,9 @@ def _sender(view: SegmentView, target: Writable | HasFileno) -> Callable[[Positi
                 return _by_descriptor(view, target.raw)
         elif isinstance(target, io.FileIO):
             return _by_descriptor(view, target)
-    if isinstance(target, Writable):
-        return _by_writing(view, target)
-    if isinstance(target, HasFileno):
+    if isinstance(target, HasFileno) and not isinstance(target, Writable):
         return _by_descriptor(view, target)
-    raise InvalidArgument(
-        f"bytes are sent to what has write() or fileno(), not to {type(target).__name__}"
-    )
+    return _by_writing(view, writer_to(target))
 
 
 def _by_descriptor(view: SegmentView, target: HasFileno) -> Callable[[Position, Position], int]:
@@ -103,17 +102,31 @@ def _by_descriptor(view: SegmentView, target: HasFileno) -> Callable[[Position, 
     return send
 
 
-def _by_writing(view: SegmentView, target: Writable) -> Callable[[Position, Position], int]:
+def _by_writing(view: SegmentView, write: Write) -> Callable[[Position, Position], int]:
     def send(position: Position, end: Position) -> int:
         with view.view[position : min(end, position + WRITE_STEP_BYTES)] as piece:
-            if not piece:
-                return 0
+            return write(piece) if piece else 0
+
+    return send
+
+
+def writer_to(target: Writable | HasFileno) -> Write:
+    """Return what takes some bytes and tells how many. Raises InvalidArgument if nothing does."""
+    if isinstance(target, Writable):
+
+        def write(piece: memoryview) -> int:
             written = target.write(piece)
             if written is None and isinstance(target, io.RawIOBase):
                 raise BlockingIOError(errno.EAGAIN, "it takes nothing just now")
             return len(piece) if written is None else written
 
-    return send
+        return write
+    if isinstance(target, HasFileno):
+        # Asked each time: the target may be closed meanwhile, and its number be another's.
+        return lambda piece: os.write(target.fileno(), piece)
+    raise InvalidArgument(
+        f"bytes are sent to what has write() or fileno(), not to {type(target).__name__}"
+    )
 
 
 @contextmanager

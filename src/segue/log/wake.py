@@ -36,8 +36,9 @@ class Waiter:
         self._fd = -1
         self._poll = select.poll()
         self._path = directory / DIRECTORY / f"{os.getpid()}-{next(_numbers)}"
-        if self._words is not None and not self._words.readonly:
-            with contextlib.suppress(OSError):
+        # ValueError: closed by another thread just now; the condition says what follows.
+        with contextlib.suppress(OSError, ValueError):
+            if self._words is not None and not self._words.readonly:
                 self._open_pipe()
 
     def _open_pipe(self) -> None:

@@ -20,13 +20,10 @@ from segue.log.columns import Columns
 from segue.spark.options import ValueFormat
 from segue.spark.schema import arrow_schema
 from segue.spark.values import decode_values
+from segue.stores.column_pieces import part_of, pieces
 from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, found_in
 from segue.stores.message_columns import MessageColumns
 from segue.stores.topic_columns import Parts, text_of
-
-BATCH_ROWS_MAX: Final = 1 << 16
-BATCH_BYTES_MAX: Final = 8 << 20
-"""A batch is held whole on both sides of the socket to the JVM."""
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _LATER: Final = "later"
@@ -85,8 +82,8 @@ class TopicDecoder:
             # need not be taken apart for it.
             first = 1 if len(part) > 1 and part.attr[0] and not part.attr[1:].any() else 0
             if first:
-                yield self._batch(_part(part, 0, first))
-            yield self._batch(_part(part, first, len(part)) if first else part)
+                yield self._batch(part_of(part, 0, first))
+            yield self._batch(part_of(part, first, len(part)) if first else part)
 
     def _batch(self, columns: Columns) -> pa.RecordBatch:
         count = len(columns)
@@ -281,35 +278,6 @@ class RingDecoder:
                 "timestamp": lambda: moments(columns.time_us),
             }
         )
-
-
-def pieces(columns: Columns) -> Iterator[Columns]:
-    """Yield a stretch in parts that make batches of a good size."""
-    count = len(columns)
-    if not count:
-        return
-    ends = np.frombuffer(columns.payload.buffers()[1], dtype=np.int32)
-    ends = ends[columns.payload.offset :][: count + 1]
-    if count <= BATCH_ROWS_MAX and int(ends[-1]) - int(ends[0]) <= BATCH_BYTES_MAX:
-        yield columns
-        return
-    start = 0
-    while start < count:
-        # In the type of the array: else all of it would be converted first.
-        most = np.int32(min(int(ends[start]) + BATCH_BYTES_MAX, np.iinfo(np.int32).max))
-        fitting = int(np.searchsorted(ends, most, side="right")) - 1
-        stop = min(max(fitting, start + 1), start + BATCH_ROWS_MAX, count)
-        yield _part(columns, start, stop)
-        start = stop
-
-
-def _part(columns: Columns, start: int, stop: int) -> Columns:
-    return Columns(
-        offset=columns.offset[start:stop],
-        time_us=columns.time_us[start:stop],
-        attr=columns.attr[start:stop],
-        payload=columns.payload[start:stop],
-    )
 
 
 def _chosen(columns: Columns, chosen: npt.NDArray[np.bool_]) -> Columns:

@@ -5,6 +5,7 @@ anything is opened, and one that is unknown, or means nothing where it stands, i
 """
 
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from segue.errors import InvalidArgument
 from segue.log.layout import checked_name
 from segue.log.options import Sync, SyncName
 from segue.spark.places import absolute, is_server
+from segue.stores.http.address import address_from as http_address_from
+from segue.stores.http.address import is_http
+from segue.stores.opening import TOKEN_VARIABLE
 
 Kind = Literal["topic", "queue", "dead_letters", "ring"]
 ValueFormat = Literal["binary", "string", "json"]
@@ -27,7 +31,7 @@ Where = Literal["earliest", "latest"] | datetime | Mapping[str, Mapping[str, int
 """An end, a time, or offsets: by name and then by partition; `""` is the only name there is."""
 
 _WHAT: Final = ("topic", "topics", "queue", "dead_letters", "ring")
-_PLACE: Final = ("url", "path", "sync", "allowNetwork")
+_PLACE: Final = ("url", "path", "sync", "allowNetwork", "token")
 _RANGE: Final = ("startingOffsets", "startingTimestamp", "partitions", "priority")
 _END: Final = ("endingOffsets", "endingTimestamp")
 _SPLIT: Final = ("minPartitions", "maxRecordsPerPartition")
@@ -67,6 +71,7 @@ class ReadOptions:
     """What to read, and how."""
 
     url: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
     kind: Kind
     name: str
     """Of what is read; a regular expression if `is_pattern`."""
@@ -97,6 +102,7 @@ class WriteOptions:
     """Where to write."""
 
     url: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
     kind: Literal["topic", "queue"]
     name: str
     sync: SyncName = "always"
@@ -130,6 +136,7 @@ def read_options(options: Mapping[str, str], *, is_stream: bool | None) -> ReadO
         )
     return ReadOptions(
         url=given.url(),
+        token=given.token(),
         kind=kind,
         name=name,
         is_pattern=is_pattern,
@@ -158,6 +165,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     kind, name, _ = given.what(("topic", "queue"))
     return WriteOptions(
         url=given.url(),
+        token=given.token(),
         kind="queue" if kind == "queue" else "topic",
         name=name,
         sync=given.sync(),
@@ -201,6 +209,17 @@ class _Given:
                     'a URL with a login is given as option("url", …), not as path'
                 )
         return absolute(url)
+
+    def token(self) -> str | None:
+        """Return what a Segue server lets us in by: as given, or what the driver has for it."""
+        url = self.text("url") or self.text("path") or ""
+        given = self.text("token")
+        if not is_http(url):
+            self.refuse(("token",), "is for http:// and https:// alone")
+            return None
+        token = given or os.environ.get(TOKEN_VARIABLE) or None
+        http_address_from(url, token)
+        return token
 
     def sync(self) -> SyncName:
         value = self.text("sync") or "always"

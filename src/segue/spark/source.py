@@ -23,7 +23,7 @@ class SegueDataSource(DataSource):
     """Topics, queues, rings and dead letters of a Segue store as tables and streams.
 
     Read with one of `topic`, `topics` (a regular expression), `queue`, `dead_letters` or `ring`,
-    and `url`, the store, a directory or a server (redis://…):
+    and `url`, the store, a directory or a server (redis://…, or http://… with a `token`):
 
         spark.read.format("segue").option("url", "data").option("topic", "orders").load()
 

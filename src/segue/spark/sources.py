@@ -9,6 +9,8 @@ class ServerSource:
     """A partition of a topic, a lane of a queue, its dead letters, or a ring, on a server."""
 
     url: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    """What a Segue server lets us in by."""
     kind: Literal["topic", "queue", "dead_letters", "ring"]
     name: str
     number: int

@@ -20,14 +20,15 @@ from segue.log.disk import Disk
 from segue.log.horizon import Extent
 from segue.spark.decoding import Decoder, MessageDecoder, RingDecoder, TopicDecoder, Wanted
 from segue.spark.options import ReadOptions
-from segue.spark.places import is_server
 from segue.spark.sources import ServerSource
 from segue.stores.file.core import QueueCore
 from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import RINGS, TOPICS, FileStore
 from segue.stores.file.topics import marks
 from segue.stores.file.topics.manifest import read_manifest
+from segue.stores.http.address import is_http
 from segue.stores.opening import directory_of, open_directory
+from segue.stores.redis.address import is_redis
 
 Source = str | ServerSource
 """Where a strand is: the path of a log, or something on a server."""
@@ -116,10 +117,14 @@ class Shelf(Protocol):
 
 def open_shelf(options: ReadOptions, wanted: Wanted, *, is_stream: bool = False) -> Shelf:
     """Return what the options ask for. Raises InvalidArgument, LogNotFound, TopicNotFound."""
-    if is_server(options.url):
-        from segue.spark.servers.shelves import open_server_shelf
+    if is_http(options.url):
+        from segue.spark.servers.http_shelves import open_http_shelf
 
-        return open_server_shelf(options, wanted)
+        return open_http_shelf(options, wanted, is_stream=is_stream)
+    if is_redis(options.url):
+        from segue.spark.servers.shelves import open_redis_shelf
+
+        return open_redis_shelf(options, wanted)
     root = directory_of(options.url)
     if not (root / "segue.toml").exists():
         raise LogNotFound(f"there is no store at {root}")

@@ -271,7 +271,10 @@ class _Marks:
         self._has_start = options.start is not None
         self._partitions = None if options.partitions is None else sorted(options.partitions)
         self._store = open_place(
-            options.url, sync=options.sync, allow_network=options.allows_network
+            options.url,
+            sync=options.sync,
+            allow_network=options.allows_network,
+            token=options.token,
         )
         self._readers: dict[str, TopicReader] = {}
 

@@ -192,7 +192,7 @@ class Queue(Protocol):
         """Take the next message for good, or None if there is none: delivered at most once."""
 
     def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
-        """Take up to `count` messages for good, in one step."""
+        """Take up to `count` messages for good, in one step; fewer if they are large (16 MiB)."""
 
     def lease(
         self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
@@ -211,7 +211,10 @@ class Queue(Protocol):
         wait: Duration | None = 0,
         owner: str | None = None,
     ) -> list[Job]:
-        """Take up to `count` messages in one step, each to be settled on its own."""
+        """Take up to `count` messages in one step, each to be settled on its own.
+
+        Fewer if they are large: no more than 16 MiB together, but for one.
+        """
 
     def ack(self, job: Job | Receipt) -> None:
         """Say that the work is done. Raises LeaseLost."""
@@ -259,7 +262,7 @@ class Queue(Protocol):
         """
 
     def peek(self, count: int = 1) -> list[Message]:
-        """Return the messages that would be delivered next, without taking them."""
+        """Return the messages that would be delivered next, without taking them; 16 MiB of them."""
 
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None once it is settled, or if nothing is known of it.
@@ -277,6 +280,7 @@ class Queue(Protocol):
     ) -> list[MessageStatus]:
         """Return up to `limit` messages that are not settled, or those of one state.
 
+        Fewer if they are large, as with `lease_many`: the last page is the one that is empty.
         In the order of their ids: by priority, then as they were pushed, then those pushed with a
         delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
         become of it since; behind a dead letter that is none any more the dead letters start over.
@@ -290,8 +294,12 @@ class Queue(Protocol):
     def stats(self) -> QueueStats:
         """Return what an operator wants to know."""
 
-    def state(self) -> dict[str, object]:
-        """Return what waits, as `metadata` and `queue_<p>_seg_<n>` (docs/queues.md)."""
+    def state(self, key: str | None = None) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>` (docs/queues.md).
+
+        All of it is read at once, and the queue held up meanwhile. With `key` that one alone, which
+        costs the same however much waits; nothing if there is no such key.
+        """
 
     def pause(self) -> None:
         """Deliver nothing until `resume`, durably and for everybody. Pushing goes on."""
@@ -504,6 +512,12 @@ class Lock(Protocol):
 
     def acquire(self, *, wait: Duration | None = None, owner: str | None = None) -> HeldLock:
         """Take the lock, waiting for it. Raises LockBusy after `wait`."""
+
+    def held(self, token: int) -> HeldLock:
+        """Return the lock as it was acquired with `token`, here or elsewhere, asking nobody.
+
+        Whether it still is, renewing it tells; until then `is_held` may be False.
+        """
 
     def holder(self) -> tuple[str, int, float] | None:
         """Return the owner, token and seconds left of who holds it now."""

@@ -1,4 +1,4 @@
-"""A transaction whose steps are made on paper until they are committed; stores do the rest."""
+"""Transactions on rings: what ends them, and steps that are on paper until they are committed."""
 
 import logging
 from types import TracebackType
@@ -16,32 +16,14 @@ from segue.stores.ring_arguments import (
 logger = logging.getLogger(__name__)
 
 
-class DraftedTransaction:
-    """Several steps on a ring as one. For one thread at a time."""
+class TransactionBlock:
+    """A transaction as a block: committed at its end, or aborted if an exception ends it."""
 
-    def __init__(self, ring: str, draft: Draft, *, txn_id: str, token: int) -> None:
+    def __init__(self, ring: str, *, txn_id: str, token: int) -> None:
         self._ring = ring
-        self._draft = draft
         self._state: Literal["open", "committed", "aborted"] = "open"
-        self._bytes = 0
         self.txn_id = txn_id
         self.token = token
-
-    def enqueue(self, body: Body, *, overwrite_if_full: bool = False) -> int:
-        """Add an entry and return the offset it will have.
-
-        Raises RingFull, TransactionAborted if the lock is known to be lost, and BatchTooLarge
-        beyond what one commit can hold.
-        """
-        data = checked_body(body)
-        if len(self._draft.bodies) >= TRANSACTION_ENTRIES_MAX:
-            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_ENTRIES_MAX} entries")
-        if self._bytes + len(data) > TRANSACTION_BYTES_MAX:
-            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_BYTES_MAX} bytes")
-        self._require_lock()
-        offset = self._draft.enqueue(data, overwrite_if_full=overwrite_if_full)
-        self._bytes += len(data)
-        return offset
 
     def commit(self) -> None:
         """Make all steps happen at once, or raise TransactionAborted and none has."""
@@ -49,10 +31,6 @@ class DraftedTransaction:
 
     def abort(self) -> None:
         """Let go of the lock; nothing has happened. What is over stays as it is."""
-        raise NotImplementedError
-
-    def _require_lock(self) -> None:
-        """Raise TransactionAborted if others are known to have taken over."""
         raise NotImplementedError
 
     def _require_unfinished(self) -> None:
@@ -90,3 +68,32 @@ class DraftedTransaction:
             self.abort()
         except SegueError as error:
             logger.warning("transaction %s keeps its lock reason=%s", self.txn_id, error)
+
+
+class DraftedTransaction(TransactionBlock):
+    """Several steps on a ring as one. For one thread at a time."""
+
+    def __init__(self, ring: str, draft: Draft, *, txn_id: str, token: int) -> None:
+        super().__init__(ring, txn_id=txn_id, token=token)
+        self._draft = draft
+        self._bytes = 0
+
+    def enqueue(self, body: Body, *, overwrite_if_full: bool = False) -> int:
+        """Add an entry and return the offset it will have.
+
+        Raises RingFull, TransactionAborted if the lock is known to be lost, and BatchTooLarge
+        beyond what one commit can hold.
+        """
+        data = checked_body(body)
+        if len(self._draft.bodies) >= TRANSACTION_ENTRIES_MAX:
+            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_ENTRIES_MAX} entries")
+        if self._bytes + len(data) > TRANSACTION_BYTES_MAX:
+            raise BatchTooLarge(f"a transaction adds at most {TRANSACTION_BYTES_MAX} bytes")
+        self._require_lock()
+        offset = self._draft.enqueue(data, overwrite_if_full=overwrite_if_full)
+        self._bytes += len(data)
+        return offset
+
+    def _require_lock(self) -> None:
+        """Raise TransactionAborted if others are known to have taken over."""
+        raise NotImplementedError

@@ -89,6 +89,10 @@ class Job:
         self._pulse: Pulse | None = None
         self.is_settled = False
 
+    def know(self, message: Message) -> None:
+        """Take a message that was read elsewhere. For stores; `attr` says that there is more."""
+        self._message = message
+
     # The message ---------------------------------------------------------------------------
 
     @property

@@ -1,6 +1,7 @@
 """Dead letters of a queue: choosing them, bringing them back, dropping them. For every store."""
 
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -21,9 +22,13 @@ Where = Callable[[DeadLetter], bool]
 class DeadLetters(ABC):
     """The dead letters of one queue. Safe from any thread."""
 
-    @abstractmethod
     def __iter__(self) -> Iterator[DeadLetter]:
         """Yield those that are there now, oldest first."""
+        return self.behind(-1)
+
+    @abstractmethod
+    def behind(self, number: int) -> Iterator[DeadLetter]:
+        """Yield those that are there now and died after the one with that number."""
 
     @abstractmethod
     def revive(self, letters: list[DeadLetter]) -> int:
@@ -41,12 +46,25 @@ class DeadLetters(ABC):
         """Yield those that `where` says yes to, up to `limit`."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidArgument(f"limit must be a whole number: {limit!r}")
-        return islice((letter for letter in self if where is None or where(letter)), limit)
+        most = None if limit is None else min(limit, sys.maxsize)
+        return islice((letter for letter in self if where is None or where(letter)), most)
 
     def redrive(
         self, where: Where | None, limit: int | None, rate: float | None, *, dry_run: bool
     ) -> RedriveReport:
         """Bring letters back to the front of their priority."""
+        matched = redriven = 0
+        for pause_seconds, batch in self.batches(where, limit, rate):
+            matched += len(batch)
+            if not dry_run:
+                time.sleep(pause_seconds)
+                redriven += self.revive(batch)
+        return RedriveReport(matched=matched, redriven=redriven, dry_run=dry_run)
+
+    def batches(
+        self, where: Where | None, limit: int | None, rate: float | None
+    ) -> Iterator[tuple[float, list[DeadLetter]]]:
+        """Yield letters to be dealt with in one step, and how many seconds to wait before it."""
         given: object = rate
         if given is not None and (
             isinstance(given, bool)
@@ -54,16 +72,8 @@ class DeadLetters(ABC):
             or not 0 < given < math.inf
         ):
             raise InvalidArgument(f"rate must be a positive number a second: {rate!r}")
-        matched = redriven = 0
         step = BATCH if rate is None else max(1, min(BATCH, int(rate * RATE_STEP_SECONDS)))
-        letters = self.chosen(where, limit)
-        while batch := list(islice(letters, step)):
-            if rate is not None and matched and not dry_run:
-                time.sleep(len(batch) / rate)
-            matched += len(batch)
-            if not dry_run:
-                redriven += self.revive(batch)
-        return RedriveReport(matched=matched, redriven=redriven, dry_run=dry_run)
+        return _paced(self.chosen(where, limit), step, rate)
 
     def discard(self, where: Where | None, limit: int | None) -> int:
         """Drop letters for good and return how many."""
@@ -74,3 +84,12 @@ class DeadLetters(ABC):
         while batch := list(islice(letters, BATCH)):
             discarded += self.drop(batch)
         return discarded
+
+
+def _paced(
+    letters: Iterator[DeadLetter], step: int, rate: float | None
+) -> Iterator[tuple[float, list[DeadLetter]]]:
+    is_first = True
+    while batch := list(islice(letters, step)):
+        yield 0.0 if rate is None or is_first else len(batch) / rate, batch
+        is_first = False

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 OWNER_CHARACTERS_MAX: Final = 200
 TTL_SECONDS_MIN: Final = 0.001
 TTL_SECONDS_MAX: Final = 7 * 86_400.0
+TOKEN_MAX: Final = 1 << 53
+"""Beyond that no store counts."""
 
 _Held = TypeVar("_Held", bound=HeldLock)
 _Held_co = TypeVar("_Held_co", bound=HeldLock, covariant=True)
@@ -85,3 +87,10 @@ def checked_owner(owner: str | None) -> str:
             f"an owner is printable text of 1 to {OWNER_CHARACTERS_MAX} characters: {text!r}"
         )
     return text
+
+
+def checked_token(token: int) -> int:
+    """Return what a lock was acquired with. Raises InvalidArgument."""
+    if type(token) is not int or not 0 < token < TOKEN_MAX:
+        raise InvalidArgument(f"a token is a whole number from 1 on: {token!r}")
+    return token

@@ -9,13 +9,18 @@ from segue.errors import InvalidArgument
 from segue.log.disk import Disk
 from segue.log.options import SYNC_INTERVAL_MS_DEFAULT, SyncName
 from segue.stores.contract import Store
-from segue.stores.redis.address import SCHEMES, address_from, is_redis
+from segue.stores.http.address import address_from, is_http
+from segue.stores.redis.address import SCHEMES, is_redis
+from segue.stores.redis.address import address_from as redis_address_from
 
 if TYPE_CHECKING:
     from segue.stores.file.store import FileStore
+    from segue.stores.http.store import HttpStore
     from segue.stores.redis.store import RedisStore
 
 FILE_SCHEME = "file://"
+TOKEN_VARIABLE = "SEGUE_TOKEN"
+"""Where a token is looked for that is not given: not on a command line, which everybody sees."""
 
 
 def open(
@@ -29,8 +34,9 @@ def open(
     clock: Clock = system_clock,
     ticks: Ticks = system_ticks,
     disk: Disk | None = None,
+    token: str | None = None,
 ) -> Store:
-    """Open the store at `url`: a path, `file://…` or `redis://…`.
+    """Open the store at `url`: a path, or the URL of a server.
 
     `sync` says when what was pushed has reached the device: "always" before the call returns,
     "interval" within `sync_interval_ms`, "os" when the operating system sees fit. `exclusive`
@@ -41,9 +47,17 @@ def open(
     `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
     and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
     StoreUnavailable, UnsupportedServer.
+
+    `http://host:8000` and `https://host` name a Segue server (docs/server.md), which says what is
+    durable; `token`, or SEGUE_TOKEN, is what it lets us in by. Needs the extra `http`. Raises
+    AccessDenied, too.
     """
+    is_manual = clock is not system_clock
+    if isinstance(url, str) and is_http(url):
+        return open_http(url, token=token, ticks=ticks if is_manual else None)
+    if token is not None:
+        raise InvalidArgument("a token is for http:// and https:// alone")
     if isinstance(url, str) and is_redis(url):
-        is_manual = clock is not system_clock
         return open_redis(
             url,
             create=create,
@@ -72,7 +86,7 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
         text = text.removeprefix(FILE_SCHEME)
         if not text:
             raise InvalidArgument(f"{url!r} names no directory")
-    elif is_redis(text):
+    elif is_redis(text) or is_http(text):
         raise InvalidArgument("a directory is needed here, and that is a server")
     elif ":/" in text and text.partition(":/")[0] in SCHEMES:
         # Not quoted: it may have a password.
@@ -80,7 +94,8 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
     elif "://" in text:
         scheme = text.partition("://")[0]
         raise InvalidArgument(
-            f"no store speaks {scheme}://; give a path, file://<path> or redis://<host>"
+            f"no store speaks {scheme}://; give a path, file://<path>, redis://<host> or "
+            "http://<host>"
         )
     return Path(text)
 
@@ -103,7 +118,8 @@ def open_directory(
 
     return FileStore(
         Place(
-            root=path,
+            # Now: who becomes a daemon goes to another directory, and its logs roll on.
+            root=path.absolute(),
             sync=sync,
             sync_interval_ms=sync_interval_ms,
             exclusive=exclusive,
@@ -112,6 +128,7 @@ def open_directory(
             ticks=ticks,
             disk=disk or Disk(),
         ),
+        url=str(path),
         create=create,
     )
 
@@ -128,4 +145,19 @@ def open_redis(
         raise InvalidArgument(
             "redis:// needs the extra `redis`: pip install 'segue[redis]'"
         ) from error
-    return RedisStore(address_from(url), create=create, clock=clock, ticks=ticks)
+    return RedisStore(redis_address_from(url), create=create, clock=clock, ticks=ticks)
+
+
+def open_http(url: str, *, token: str | None = None, ticks: Ticks | None = None) -> "HttpStore":
+    """Open the store behind the server that `url` names."""
+    token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
+    address = address_from(url, token)
+    try:
+        from segue.stores.http.store import HttpStore
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise InvalidArgument(
+            "http:// needs the extra `http`: pip install 'segue[http]'"
+        ) from error
+    return HttpStore(address, ticks=ticks)

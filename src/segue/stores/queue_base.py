@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from segue.delivery.message import DeadLetter, Message
 from segue.delivery.priority import Priority
-from segue.errors import InvalidArgument
+from segue.errors import InvalidArgument, QueueEmpty
 from segue.log.options import Duration
 from segue.stores.consumer import Consumer
 from segue.stores.contract import Queue, Receipt, RedriveReport
@@ -35,6 +35,15 @@ class QueueBase:
     _letters: DeadLetters
     _history: Past
 
+    def lease(
+        self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
+    ) -> Job:
+        """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
+        jobs = cast("Queue", self).lease_many(1, ttl=ttl, wait=wait, owner=owner)
+        if not jobs:
+            raise QueueEmpty(queue=self.name)
+        return jobs[0]
+
     def consume(
         self,
         *,
@@ -56,6 +65,11 @@ class QueueBase:
                 raise InvalidArgument(f"{job!r} is a job of queue {job.holder.name}")
             return job.lane, job.offset, job.token
         return lease_of(job)
+
+    @property
+    def letters(self) -> DeadLetters:
+        """The dead letters, for who deals with them by number."""
+        return self._letters
 
     def dead_letters(self, *, limit: int | None = None) -> Iterator[DeadLetter]:
         """Yield the dead letters, oldest first."""

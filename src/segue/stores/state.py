@@ -7,8 +7,15 @@ hold more than its size. Files on disk are cut differently; see docs/queues.md.
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Final, NoReturn
+
+METADATA: Final = "metadata"
+
+_SEGMENT: Final = re.compile(r"queue_(0|[1-9][0-9]{0,9})_seg_(0|[1-9][0-9]{0,14})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,29 +27,76 @@ class Waiting:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One segment of a priority."""
+
+    priority: int
+    number: int
+
+    @property
+    def key(self) -> str:
+        """What it is called."""
+        return f"queue_{self.priority}_seg_{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Messages of a priority that wait, and the segments that the first and the last are in."""
+
+    priority: int
+    count: int
+    head: int
+    tail: int
+
+
+def segment_of(key: str) -> Segment | None:
+    """Return the segment that a key names, None if it can name none."""
+    found = _SEGMENT.fullmatch(key)
+    return None if found is None else Segment(priority=int(found[1]), number=int(found[2]))
+
+
 def state_of(
     waiting: Sequence[Waiting], *, cursors: Mapping[int, int], segment_size: int
 ) -> dict[str, object]:
     """Return the state of a queue, in the order its messages would be delivered."""
+    spans: list[Span] = []
     segments: dict[int, dict[int, list[object]]] = {}
     for message in waiting:
         offset = cursors[message.priority] if message.offset is None else message.offset
         levels = segments.setdefault(message.priority, {})
         levels.setdefault(offset // segment_size, []).append(item_of(message.body))
     state: dict[str, object] = {}
-    queues: dict[str, object] = {}
     for priority, numbered in sorted(segments.items()):
         for number, items in sorted(numbered.items()):
-            state[f"queue_{priority}_seg_{number}"] = items
-        queues[f"queue_{priority}"] = {
+            state[Segment(priority=priority, number=number).key] = items
+        count = sum(map(len, numbered.values()))
+        spans.append(Span(priority=priority, count=count, head=min(numbered), tail=max(numbered)))
+    state[METADATA] = metadata_of(spans, segment_size=segment_size)
+    return state
+
+
+def only(state: dict[str, object], key: str) -> dict[str, object]:
+    """Return one key of a state, nothing if there is no such key."""
+    return {key: state[key]} if key in state else {}
+
+
+def metadata_of(spans: Iterable[Span], *, segment_size: int) -> dict[str, object]:
+    """Return what the state says of all segments together, by what waits in each priority."""
+    by_priority: dict[int, list[Span]] = {}
+    for span in spans:
+        by_priority.setdefault(span.priority, []).append(span)
+    queues = {
+        f"queue_{priority}": {
             "metadata": {
-                "count": sum(map(len, numbered.values())),
-                "head_segment": min(numbered),
-                "tail_segment": max(numbered),
+                "count": sum(span.count for span in found),
+                "head_segment": min(span.head for span in found),
+                "tail_segment": max(span.tail for span in found),
             }
         }
-    state["metadata"] = {"config": {"segment_size": segment_size}, "queues": queues}
-    return state
+        for priority, found in sorted(by_priority.items())
+    }
+    return {"config": {"segment_size": segment_size}, "queues": queues}
 
 
 def item_of(body: bytes) -> object:
@@ -52,11 +106,18 @@ def item_of(body: bytes) -> object:
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
     try:
-        item: object = json.loads(text, parse_constant=_refuse)
+        item: object = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
     return item
 
 
-def _refuse(constant: str) -> object:
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        _refuse(text)
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")

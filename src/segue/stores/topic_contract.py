@@ -463,7 +463,9 @@ class Topic(Protocol):
         Columns: key, value, headers, timestamp, offset, partition. Needs the extra `columns`.
         """
 
-    def offsets(self, start: Start = "latest") -> Mapping[int, int]:
+    def offsets(
+        self, start: Start = "latest", *, partitions: Partitions = None
+    ) -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
 
     def reader(

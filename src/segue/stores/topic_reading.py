@@ -1,6 +1,7 @@
 """Where to begin reading, how much to read, and in which order. The same on every store."""
 
 import heapq
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import groupby, islice
@@ -129,11 +130,16 @@ def limited(
 ) -> Iterator[TopicRecord]:
     """Yield no more than so many records and bytes, but always at least one record."""
     size_bytes = 0
-    for count, record in enumerate(islice(records, max_records)):
+    for count, record in enumerate(islice(records, _slice(max_records))):
         size_bytes += len(record.key or b"") + len(record.value or b"")
         if max_bytes is not None and size_bytes > max_bytes and count:
             return
         yield record
+
+
+def _slice(count: int | None) -> int | None:
+    """Return a count that itertools takes: there are not so many records as it does not."""
+    return None if count is None else min(count, sys.maxsize)
 
 
 # Order -------------------------------------------------------------------------------------

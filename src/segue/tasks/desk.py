@@ -223,9 +223,9 @@ def _browse(queue: Queue, state: "MessageState") -> Iterator[MessageStatus]:
     after: MessageId | None = None
     for _ in range(0, BROWSE_MAX, BROWSE_STEP):
         found = queue.browse(state=state, limit=BROWSE_STEP, after=after)
-        yield from found
-        if len(found) < BROWSE_STEP:
+        if not found:
             return
+        yield from found
         after = found[-1].message.id
 
 

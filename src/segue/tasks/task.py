@@ -20,7 +20,7 @@ from segue.tasks.results import Result
 from segue.tasks.rules import TaskRules, seconds_from
 from segue.tasks.signature import Signature
 from segue.tasks.threads import in_thread
-from segue.tasks.tracing import headers_of_span
+from segue.tracing import headers_of_span
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -31,6 +31,8 @@ R = TypeVar("R")
 DIGEST_BYTES: Final = 16
 CLOCK_SLACK_US: Final = 1_000_000
 """How much the clock may go back between asking for the time and pushing."""
+SERVER_SLACK_US: Final = 3_600_000_000
+"""How far the clock of a server, which says when a message was pushed, may be behind ours."""
 
 
 class Options:
@@ -124,7 +126,8 @@ class Queued(Generic[P, R]):
 
     def _push(self, items: list[Item]) -> list[Result[R]]:
         # The message of a unique call may have been there long before.
-        since_us = 0 if items[0].key is not None else self.app.clock() - CLOCK_SLACK_US
+        slack_us = SERVER_SLACK_US if "://" in self.app.store.url else CLOCK_SLACK_US
+        since_us = 0 if items[0].key is not None else self.app.clock() - slack_us
         queue = self.app.queue_for(self._options.queue or self.rules.queue, self._options.tenant)
         if len(items) == 1:
             item = items[0]

@@ -6,43 +6,21 @@ is the child of the one it was queued in, whatever machine that was on.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from segue.tracing import opentelemetry_trace
+
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from opentelemetry.trace import Tracer
-
-
-@cache
-def _trace() -> "ModuleType | None":
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return None
-    return trace
 
 
 def _tracer() -> "Tracer | None":
     """Return what makes spans, None unless there is an SDK that takes them."""
-    trace = _trace()
+    trace = opentelemetry_trace()
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None
     tracer: Tracer = trace.get_tracer("segue")
     return tracer
-
-
-def headers_of_span(given: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return `given` with the current span in it, if there is one."""
-    trace = _trace()
-    if trace is None or not trace.get_current_span().get_span_context().is_valid:
-        return given
-    from opentelemetry.propagate import inject
-
-    headers = dict(given or {})
-    inject(headers)
-    return headers
 
 
 def span_of_run(

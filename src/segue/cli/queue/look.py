@@ -116,7 +116,7 @@ def state(
       segue queue state data mail queue_0_seg_0
     """
     with opened_queue(url, name) as queue:
-        found = cast("dict[str, Json]", queue.state())
+        found = cast("dict[str, Json]", queue.state(key))
     if key is not None and key not in found:
         raise NotFound(f"queue {name} has no {key}")
     show_value(found if key is None else found[key], indent=not as_json)

@@ -21,7 +21,7 @@ from segue.stores.file.store import FileStore
 from segue.stores.opening import directory_of
 
 if TYPE_CHECKING:
-    from segue.stores.redis.store import RedisStore
+    from segue.spark.places import AnyStore
 
 READER: Final = "archive"
 _DATE: Final = (
@@ -120,9 +120,7 @@ def _what(topic: str | None, queue: str | None) -> tuple[ArchiveKind, str]:
 
 
 @contextmanager
-def _history(
-    store: "FileStore | RedisStore", kind: ArchiveKind, name: str, reader: str
-) -> Iterator[History]:
+def _history(store: "AnyStore", kind: ArchiveKind, name: str, reader: str) -> Iterator[History]:
     history: History = (
         QueueHistory(store, name)
         if kind == "queue" and isinstance(store, FileStore)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -15,10 +15,12 @@ from segue.spark.jobs.manifests import ArchiveKind, Manifest, Ranges
 from segue.spark.strands import DEAD, LATER
 from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import FileStore
+from segue.stores.http.address import is_http
 from segue.stores.topic_contract import Topic
 
 if TYPE_CHECKING:
-    from segue.stores.redis.store import RedisStore
+    from segue.spark.places import AnyStore
+    from segue.stores.http.store import HttpStore
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class History(Protocol):
         """Let go of everything."""
 
 
-def require_there(store: "FileStore | RedisStore", kind: ArchiveKind, name: str) -> None:
+def require_there(store: "AnyStore", kind: ArchiveKind, name: str) -> None:
     """Raise TopicNotFound or InvalidArgument unless there is such a topic or queue."""
     if kind == "topic":
         if name not in store.topics():
@@ -85,12 +87,19 @@ def require_there(store: "FileStore | RedisStore", kind: ArchiveKind, name: str)
         raise InvalidArgument(f"there is no queue {name}; there are {there}")
 
 
+def _is_worth_flushing(store: "AnyStore") -> bool:
+    """Tell whether what was appended lately may still have to reach the device."""
+    if isinstance(store, FileStore):
+        return store.place.is_durable
+    return is_http(store.url) and cast("HttpStore", store).about.durable == "interval"
+
+
 class TopicHistory:
     """The records of a topic."""
 
     kind: ArchiveKind = "topic"
 
-    def __init__(self, store: "FileStore | RedisStore", name: str, reader: str) -> None:
+    def __init__(self, store: "AnyStore", name: str, reader: str) -> None:
         self.name = name
         self._topic: Topic = store.topic(name)
         self._store = store
@@ -99,7 +108,7 @@ class TopicHistory:
 
     def plan(self, last: Manifest | None, *, until: datetime | None, skip_trimmed: bool) -> Plan:
         topic = self._topic
-        if isinstance(self._store, FileStore) and self._store.place.is_durable:
+        if _is_worth_flushing(self._store):
             topic.flush()
         stops = dict(topic.offsets("latest"))
         if until is not None:

@@ -18,11 +18,11 @@ from segue.delivery.events import CHECKPOINT, LEASED, SETTLED
 from segue.errors import LogNotFound
 from segue.log import Log
 from segue.log.columns import Columns
-from segue.spark.decoding import BATCH_ROWS_MAX, pieces
 from segue.spark.options import ReadOptions
 from segue.spark.planning import Task, plan
 from segue.spark.schema import arrow_schema
 from segue.spark.strands import Label, Strand
+from segue.stores.column_pieces import BATCH_ROWS_MAX, pieces
 from segue.stores.file.store import QUEUES
 
 POPPED: Final = 3

@@ -33,9 +33,9 @@ from segue.spark.jobs.tasks import packed, rows_of
 from segue.spark.options import WriteOptions
 from segue.spark.places import place_options
 from segue.spark.schema import arrow_schema
-from segue.spark.sink.staging import WriteId
 from segue.spark.sink.writers import committer
 from segue.stores import migration, opening
+from segue.stores.file.writes import WriteId
 from segue.stores.migration import (
     METADATA,
     Format,

@@ -20,13 +20,14 @@ from pyspark.sql.window import Window
 
 from segue.delivery import topic_record as layout
 from segue.log.columns import Columns
-from segue.spark.decoding import Wanted, pieces
+from segue.spark.decoding import Wanted
 from segue.spark.jobs.tasks import rows_of
 from segue.spark.options import ReadOptions
 from segue.spark.planning import Task, plan
 from segue.spark.reading import read_task
 from segue.spark.schema import arrow_schema
 from segue.spark.strands import Strand, opened_shelf
+from segue.stores.column_pieces import pieces
 from segue.stores.topic_columns import Parts, lengths_in
 
 if TYPE_CHECKING:

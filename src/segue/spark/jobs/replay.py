@@ -19,8 +19,8 @@ from segue.spark.jobs.running import spark_errors, spark_files
 from segue.spark.options import write_options
 from segue.spark.places import absolute, is_server, open_place
 from segue.spark.sink.rows import COLUMNS
-from segue.spark.sink.staging import WriteId
 from segue.spark.sink.writers import committer
+from segue.stores.file.writes import WriteId
 from segue.stores.opening import directory_of
 
 FileFormat = Literal["parquet", "json", "csv"]

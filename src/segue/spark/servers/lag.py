@@ -1,16 +1,11 @@
-"""How much of a topic on a server lies beyond some offsets."""
+"""How much of topics on a server lies beyond some offsets."""
 
-import contextlib
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import numpy as np
-
-from segue.stores.opening import open_redis
-from segue.stores.redis.store import RedisStore
-from segue.stores.redis.topics.partition import Facts, Survey
-
-_BATCH = np.dtype([("index", "<u4"), ("position", "<u4"), ("time_us", "<u8")])
+from segue.errors import TopicNotFound
+from segue.stores.http.address import is_http
+from segue.stores.opening import open_http, open_redis
 
 
 class Behind(NamedTuple):
@@ -26,38 +21,32 @@ class Behind(NamedTuple):
 
 def behind(url: str, offsets: Mapping[str, Mapping[str, int]]) -> Iterator[Behind]:
     """Yield what lies beyond `offsets` wherever there is such a partition."""
+    numbered = {
+        topic: {int(number): offset for number, offset in numbers.items() if number.isdecimal()}
+        for topic, numbers in offsets.items()
+    }
+    return _by_http(url, numbered) if is_http(url) else _in_redis(url, numbered)
+
+
+def _in_redis(url: str, offsets: Mapping[str, dict[int, int]]) -> Iterator[Behind]:
+    from segue.stores.redis.behind import behind
+
     with open_redis(url, create=False) as store:
         for topic, numbers in offsets.items():
-            there = store.topic(topic)._core.numbers()
-            for number, offset in numbers.items():
-                if number.isdecimal() and int(number) in there:
-                    yield _in_partition(store, topic, int(number), offset)
+            for each in behind(store, topic, numbers):
+                yield Behind(*each)
 
 
-def _in_partition(store: RedisStore, topic: str, number: int, offset: int) -> Behind:
-    partition = store.topic(topic)._core.partition(number)
-    survey = partition.survey()
-    records = max(0, survey.next_offset - offset)
-    size_bytes = 0
-    waited_us = 0
-    if records:
-        segments = [each for each in (*survey.sealed, survey.active) if each.end_offset > offset]
-        size_bytes = sum(each.payload_bytes for each in segments)
-        first = segments[0]
-        passed = max(0, offset - first.first_offset)
-        size_bytes -= first.payload_bytes * passed // max(1, first.count)
-        waited_us = survey.now_us - _time_of(store, partition.base, first, passed, survey)
-    return Behind(topic, number, offset, records, size_bytes, max(0, waited_us) / 1_000_000)
+def _by_http(url: str, offsets: Mapping[str, dict[int, int]]) -> Iterator[Behind]:
+    from segue.stores.http.bulk import Bulk
 
-
-def _time_of(store: RedisStore, base: str, facts: Facts, index: int, survey: Survey) -> int:
-    """Return when a record of a segment came, by the segment's list of batches."""
-    key = f"{base}:seg_{facts.id}:batches"
-    with contextlib.suppress(ValueError):
-        batches = np.frombuffer(
-            cast("bytes | None", store.calls.command(key, "GET", key)) or b"", dtype=_BATCH
-        )
-        place = int(np.searchsorted(batches["index"], index, side="right")) - 1
-        if place >= 0:
-            return int(batches["time_us"][place])
-    return survey.now_us  # Deleted meanwhile: nobody waits for it.
+    with open_http(url) as store:
+        for topic, numbers in offsets.items():
+            try:
+                found = Bulk(store.calls, "topic", topic).behind(numbers)
+            except TopicNotFound:
+                continue
+            for each in found:
+                yield Behind(
+                    topic, each.partition, each.offset, each.records, each.size_bytes, each.seconds
+                )

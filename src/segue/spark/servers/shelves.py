@@ -1,17 +1,13 @@
-"""What there is to read on a server. Sizes are asked for, records are not."""
+"""What there is to read on a Redis server. Sizes are asked for, records are not."""
 
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
 from segue.delivery.events import ASIDE
 from segue.errors import InvalidArgument, TopicNotFound
 from segue.log.horizon import Extent
-from segue.log.layout import Offset
-from segue.log.record import microseconds
 from segue.spark.decoding import Decoder, RingDecoder, TopicDecoder, Wanted
 from segue.spark.options import ReadOptions
 from segue.spark.servers.messages import PageDecoder
@@ -19,16 +15,12 @@ from segue.spark.sources import ServerSource
 from segue.spark.strands import DEAD, LATER, Label, Shelf
 from segue.stores.opening import open_redis
 from segue.stores.redis.store import RedisStore
-from segue.stores.redis.tables import LaneSize, QueueSize, QueueTable, RingTable, Row
+from segue.stores.redis.table_places import Places, entries_of, extents_of, lanes_of, letters_of
+from segue.stores.redis.tables import QueueTable
 from segue.stores.redis.topics.partition import Partition, Survey
 
-NEIGHBOURS_MAX: Final = 64
-"""How many places may lie between two messages that are read as if they were side by side."""
-SPARSE_MIN: Final = 20_000
-"""From how many places on it is asked which of them hold anything."""
 
-
-def open_server_shelf(options: ReadOptions, wanted: Wanted) -> Shelf:
+def open_redis_shelf(options: ReadOptions, wanted: Wanted) -> Shelf:
     """Return what the options ask for. Raises InvalidArgument, LogNotFound, TopicNotFound."""
     store = open_redis(options.url, create=False)
     try:
@@ -86,12 +78,7 @@ class _PartitionStrand:
         return min(self.partition.resolve(moment), self.end)
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """Yield the parts of segments; a part of one has its share of the bytes."""
-        for facts in (*self.survey.sealed, self.survey.active):
-            low, high = max(start, facts.first_offset), min(stop, facts.end_offset)
-            if low < high:
-                size_bytes = facts.payload_bytes * (high - low) // facts.count
-                yield Extent(Offset(low), Offset(high), size_bytes)
+        return extents_of(self.survey, start, stop)
 
     def place_of(self, reader: str) -> int | None:
         place = self.survey.places.get(reader)
@@ -139,65 +126,29 @@ class _TopicShelf(_Shelf):
 
 @dataclass(kw_only=True)
 class _PlacesStrand:
-    """Places of which not all hold something: a lane, dead letters, a ring."""
+    """A lane, dead letters, a ring."""
 
     label: Label
     source: ServerSource
     decoder: Decoder
-    first: int
-    end: int
-    dense: int
-    """From here on every place holds something."""
-    mean_bytes: int
-    there: Callable[[int, int], Sequence[int]] = field(repr=False)
-    """Returns which places between two hold anything."""
-    time_at: Callable[[int], int | None] = field(repr=False)
-    """Returns when what is at a place came; None if there is nothing."""
+    places: Places = field(repr=False)
+
+    @property
+    def first(self) -> int:
+        return self.places.first
+
+    @property
+    def end(self) -> int:
+        return self.places.end
 
     def offset_at(self, moment: datetime) -> int:
-        """Return the first place whose time is `moment` or later: times grow with places."""
-        time_us = microseconds(moment)
-        sparse = self.there(self.first, self.dense)
-        place = bisect_left(sparse, True, key=lambda each: self._is_from(each, time_us))
-        if place < len(sparse):
-            return sparse[place]
-        rest = range(self.dense, self.end)
-        place = bisect_left(rest, True, key=lambda each: self._is_from(each, time_us))
-        return rest[place] if place < len(rest) else self.end
-
-    def _is_from(self, place: int, time_us: int) -> bool:
-        came_us = self.time_at(place)
-        return came_us is not None and came_us >= time_us
+        return self.places.offset_at(moment)
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        sparse = (max(start, self.first), min(stop, self.dense))
-        if sparse[1] - sparse[0] > SPARSE_MIN:
-            for low, high in runs(self.there(*sparse)):
-                yield self._extent(low, high)
-        elif sparse[0] < sparse[1]:
-            yield self._extent(*sparse)
-        if max(start, self.dense) < stop:
-            yield self._extent(max(start, self.dense), stop)
-
-    def _extent(self, low: int, high: int) -> Extent:
-        return Extent(Offset(low), Offset(high), (high - low) * self.mean_bytes)
+        return self.places.extents(start, stop)
 
     def place_of(self, reader: str) -> int | None:
         return None
-
-
-def runs(places: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield stretches that hold all of `places`, which are in order, and few others."""
-    low = high = -1
-    for place in places:
-        if low < 0:
-            low = place
-        elif place - high > NEIGHBOURS_MAX:
-            yield low, high
-            low = place
-        high = place + 1
-    if low >= 0:
-        yield low, high
 
 
 class _QueueShelf(_Shelf):
@@ -213,110 +164,43 @@ class _QueueShelf(_Shelf):
         self._table = QueueTable(store, options.name)
 
     def strands(self) -> dict[Label, _PlacesStrand]:
-        size = self._table.size()
         if self._options.kind == "dead_letters":
-            strands = [self._letters(size)]
+            strands = [self._strand(DEAD, 0, letters_of(self._table))]
         else:
-            taken = _Once(self._table.taken)
             chosen = self._options.priorities
             strands = [
-                self._lane(lane, taken)
-                for lane in size.lanes
-                if lane.lane == ASIDE or chosen is None or lane.lane in chosen
+                self._strand(LATER if lane == ASIDE else str(lane), lane, places)
+                for lane, places in lanes_of(self._table).items()
+                if lane == ASIDE or chosen is None or lane in chosen
             ]
         return {strand.label: strand for strand in strands}
 
-    def _decoder(self) -> PageDecoder:
+    def _strand(self, number: str, lane: int, places: Places) -> _PlacesStrand:
         options = self._options
-        return PageDecoder(
-            wanted=self._wanted,
-            queue=options.name,
-            is_letters=options.kind == "dead_letters",
-            priorities=options.priorities,
-        )
-
-    def _lane(self, size: LaneSize, taken: "_Once") -> _PlacesStrand:
-        lane = size.lane
-
-        def there(start: int, stop: int) -> Sequence[int]:
-            return [each for each in taken().get(lane, ()) if start <= each < stop]
-
-        def time_at(place: int) -> int | None:
-            page = next(self._table.rows(lane, place, place + 1), [])
-            return next((row.time_us for row in page if isinstance(row, Row)), None)
-
         return _PlacesStrand(
-            label=Label(self._options.name, LATER if lane == ASIDE else str(lane)),
-            source=self._source(self._options.name, lane),
-            decoder=self._decoder(),
-            first=0,
-            end=size.end,
-            dense=size.fresh,
-            mean_bytes=size.mean_bytes,
-            there=there,
-            time_at=time_at,
+            label=Label(options.name, number),
+            source=self._source(options.name, lane),
+            decoder=PageDecoder(
+                wanted=self._wanted,
+                queue=options.name,
+                is_letters=options.kind == "dead_letters",
+                priorities=options.priorities,
+            ),
+            places=places,
         )
-
-    def _letters(self, size: QueueSize) -> _PlacesStrand:
-        def there(start: int, stop: int) -> Sequence[int]:
-            return list(self._table.numbers(start, stop))
-
-        def time_at(place: int) -> int | None:
-            page = next(self._table.letters(place, place + 1), [])
-            return next((row.died_us for row in page if isinstance(row, Row)), None)
-
-        return _PlacesStrand(
-            label=Label(self._options.name, DEAD),
-            source=self._source(self._options.name, 0),
-            decoder=self._decoder(),
-            first=0,
-            end=size.dead_end,
-            dense=size.dead_end,
-            mean_bytes=max((lane.mean_bytes for lane in size.lanes), default=0),
-            there=there,
-            time_at=time_at,
-        )
-
-
-class _Once:
-    """Asks when it is first wanted, and never again."""
-
-    def __init__(self, ask: Callable[[], dict[int, list[int]]]) -> None:
-        self._ask = ask
-        self._found: dict[int, list[int]] | None = None
-
-    def __call__(self) -> dict[int, list[int]]:
-        if self._found is None:
-            self._found = self._ask()
-        return self._found
 
 
 class _RingShelf(_Shelf):
     """The entries of a ring that are not overwritten."""
 
-    def __init__(self, store: RedisStore, options: ReadOptions, wanted: Wanted) -> None:
-        super().__init__(store, options, wanted)
-        self._ring = store.ring(options.name, mode="open")
-        self._table = RingTable(store, options.name)
-
     def strands(self) -> dict[Label, _PlacesStrand]:
-        info = self._ring.info()
-        label = Label(self._options.name, "0")
-
-        def time_at(place: int) -> int | None:
-            page = next(self._table.entries(place, place + 1), [])
-            return page[0][1] if page else None
-
+        name = self._options.name
+        label = Label(name, "0")
         return {
             label: _PlacesStrand(
                 label=label,
-                source=self._source(self._options.name, 0),
-                decoder=RingDecoder(wanted=self._wanted, ring=self._options.name),
-                first=info.head_offset,
-                end=info.tail_offset,
-                dense=info.head_offset,
-                mean_bytes=self._table.mean_bytes(info.head_offset),
-                there=lambda *_: (),
-                time_at=time_at,
+                source=self._source(name, 0),
+                decoder=RingDecoder(wanted=self._wanted, ring=name),
+                places=entries_of(self._store, name),
             )
         }

@@ -36,9 +36,7 @@ from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 from segue.log.staging import Batch
 from segue.stores.arguments import duration_us
-
-KEYED: Final = -1
-"""The number of what is pushed one by one, because its key must be looked at."""
+from segue.stores.file.writes import KEYED
 
 _Ints = npt.NDArray[np.int64]
 

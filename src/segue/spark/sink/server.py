@@ -20,7 +20,7 @@ from segue.errors import CorruptManifest, LogNotFound, RecordTooLarge, SegueErro
 from segue.log.staging import Batch
 from segue.spark.options import WriteOptions
 from segue.spark.sink.rows import TopicRows, message_batches
-from segue.spark.sink.staging import StagedFile, WriteId
+from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.opening import open_redis
 from segue.stores.redis.staging import (
     KEPT_MS,

@@ -1,9 +1,5 @@
 """What a task does: it writes its rows aside, as sealed segments for the driver to adopt.
 
-    staging/<kind>.<name>/<write>/<id>.q    one write's segments; nobody reads them there
-    staging/<kind>.<name>/<write>.commit    the write is to happen: what is listed will be adopted
-    staging/<kind>.<name>/<query>.done      the last batch of a query, or a write, that has happened
-
 A task that fails removes what it wrote. What a killed one leaves goes when its write is committed
 or aborted, or with a commit a week later.
 """
@@ -12,7 +8,6 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,57 +20,24 @@ from segue.log.disk import Disk, storage_errors
 from segue.log.layout import SEGMENT_BYTES_MAX, SLOT_BYTES
 from segue.log.staging import Batch, write_staged
 from segue.spark.options import WriteOptions
-from segue.spark.sink.rows import KEYED, TopicRows, message_batches
+from segue.spark.sink.rows import TopicRows, message_batches
+from segue.stores.file import writes
 from segue.stores.file.adopting import marked_first
+from segue.stores.file.writes import KEYED, StagedFile, WriteId
 from segue.stores.opening import directory_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGING: Final = "staging"
 FILE_BYTES_MAX: Final = 32 << 20
 """How much of a partition is held in memory before it becomes a segment."""
 TASK_BYTES_MAX: Final = 256 << 20
 """How much of all partitions together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
-    """A segment that waits to be adopted."""
-
-    id: str
-    """Its name, and the key under which it is adopted."""
-    number: int
-    """Its partition, or its lane."""
-    count: int
-    size_bytes: int
-    longest_bytes: int = 0
-    """Of its records, the longest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteId:
-    """Names a write: a batch of a query, or a write of its own."""
-
-    query: str
-    batch: int | None = None
-    is_repeatable: bool = True
-    """Whether somebody may try the same write again, so that it must be remembered."""
-
-    @property
-    def digest(self) -> str:
-        """Names the query, as a file can be called."""
-        return blake2b(self.query.encode(), digest_size=16).hexdigest()
-
-    @property
-    def directory(self) -> str:
-        """Where the write's segments lie."""
-        return self.digest if self.batch is None else f"{self.digest}-{self.batch}"
-
-
 def staging_path(options: WriteOptions) -> Path:
     """Return where writes to a topic or queue are prepared."""
-    return directory_of(options.url) / STAGING / f"{options.kind}.{options.name}"
+    return writes.staging_path(directory_of(options.url), options.kind, options.name)
 
 
 @dataclass(slots=True)
@@ -95,11 +57,15 @@ class Stage:
         write: WriteId,
         partitions: int,
         record_bytes_max: int = SEGMENT_BYTES_MAX,
+        *,
+        path: Path | None = None,
     ) -> None:
+        """Write to `path`, or to where the driver adopts from."""
         self._options = options
+        self._sync = options.sync != "os"
         self._record_bytes_max = record_bytes_max
         self._disk = Disk()
-        self._path = staging_path(options) / write.directory
+        self._path = path or staging_path(options) / write.directory
         self._rows = TopicRows(partitions=max(1, partitions), turn=uuid.uuid4().int % 4096)
         self._waiting: dict[int, _Waiting] = {}
         self._files: list[StagedFile] = []
@@ -112,7 +78,7 @@ class Stage:
                     self._add(number, batch)
             for number in list(self._waiting):
                 self._flush(number)
-            if self._files and self._options.sync != "os":
+            if self._files and self._sync:
                 with storage_errors(f"syncing {self._path}"):
                     self._disk.sync_directory(self._path)
         except BaseException:
@@ -149,7 +115,7 @@ class Stage:
             batches,
             self._disk,
             time_us=system_clock(),
-            sync=self._options.sync != "os",
+            sync=self._sync,
         )
         self._files.append(
             StagedFile(
@@ -160,6 +126,10 @@ class Stage:
                 longest_bytes=max(int(batch.lengths.max()) for batch in batches),
             )
         )
+        self._has_written(id_)
+
+    def _has_written(self, id_: str) -> None:
+        """A segment is there."""
 
     def _marked(self, batches: list[Batch], id_: str) -> list[Batch]:
         """Return batches whose first record says under which key they are to be adopted."""

@@ -16,15 +16,18 @@ from pyspark.sql.types import StructType
 from segue.errors import InvalidArgument
 from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.spark.options import WriteOptions
-from segue.spark.places import is_server
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import check_columns
-from segue.spark.sink.staging import Stage, StagedFile, WriteId
+from segue.spark.sink.staging import Stage
+from segue.stores.file.writes import StagedFile, WriteId
+from segue.stores.http.address import is_http
 from segue.stores.opening import directory_of, open_directory
+from segue.stores.redis.address import is_redis
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from segue.spark.sink.http import HttpCommitter
     from segue.spark.sink.server import ServerCommitter
 
 MARK_BYTES_MAX: Final = 1024
@@ -54,7 +57,18 @@ class _Writer:
 
     def stage(self, rows: "Iterator[pa.RecordBatch]", write: WriteId) -> Staged:
         """Write the rows of a task aside."""
-        if is_server(self._options.url):
+        if is_http(self._options.url):
+            from segue.spark.sink.http import send_rows
+
+            files = send_rows(
+                self._options,
+                write,
+                rows,
+                partitions=self._partitions,
+                record_bytes_max=self._record_bytes_max,
+            )
+            return Staged(write, files)
+        if is_redis(self._options.url):
             from segue.spark.sink.server import ServerStage
 
             return Staged(write, ServerStage(self._options, write, self._partitions).write(rows))
@@ -67,7 +81,13 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
 
     Return its partitions, and how large a record may be.
     """
-    if is_server(options.url):
+    if is_http(options.url):
+        from segue.spark.sink.http import writing
+
+        with writing(options) as writes:
+            ready = writes.ready()
+        return ready.partitions, ready.record_bytes_max
+    if is_redis(options.url):
         from segue.spark.sink.server import opened
 
         with opened(options) as (_, target):
@@ -91,9 +111,13 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
     return partitions, record_bytes_max - MARK_BYTES_MAX
 
 
-def committer(options: WriteOptions) -> "Committer | ServerCommitter":
+def committer(options: WriteOptions) -> "Committer | HttpCommitter | ServerCommitter":
     """Return what makes writes happen where the options say."""
-    if is_server(options.url):
+    if is_http(options.url):
+        from segue.spark.sink.http import HttpCommitter
+
+        return HttpCommitter(options)
+    if is_redis(options.url):
         from segue.spark.sink.server import ServerCommitter
 
         return ServerCommitter(options)

@@ -14,7 +14,7 @@ from segue.delivery.events import ASIDE
 from segue.delivery.message import Key, Prefix, pack_message, unpack_prefix
 from segue.errors import InvalidArgument, QueueFull, RecordTooLarge
 from segue.log import Log
-from segue.log.staging import Batch, read_staged
+from segue.log.staging import Batch, StagedSegment, read_staged
 from segue.stores.deduplication import (
     ADOPTION_REMEMBERED_US,
     adoption_digest,
@@ -44,12 +44,7 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
     digest = adoption_digest(key)
     core.look_at_rules()
     with read_staged(path, core.place.disk) as staged:
-        first_batch = staged.batches[0]
-        prefix, _ = unpack_prefix(
-            bytes(first_batch.data[: int(first_batch.lengths[0])]), int(first_batch.attrs[0])
-        )
-        if prefix.get("b") != key:
-            raise InvalidArgument(f"{path} was not made to be adopted under this key")
+        check_marked(staged, key, path)
         with core.turn():
             ledger = core.ledger
             now_us = core.place.clock()
@@ -57,7 +52,7 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
                 return False
             _make_space(core, staged.count)
             log = core.lane_in_turn(lane).log
-            _require_fit(log, lane, staged.batches)
+            require_fit(log, lane, staged.batches)
             start = int(log.writer.written)
             core.journal.write(events.Keying(((digest, lane, start),)))
             if core.place.is_durable:
@@ -81,7 +76,22 @@ def adopt_messages(core: "QueueCore", path: Path, *, lane: int, key: str) -> boo
     return True
 
 
-def _require_fit(log: Log, lane: int, batches: Sequence[Batch]) -> None:
+def check_marked(staged: StagedSegment, key: str, path: Path) -> None:
+    """Raise InvalidArgument unless a segment was made to be adopted under this key."""
+    first = staged.batches[0]
+    prefix, _ = unpack_prefix(bytes(first.data[: int(first.lengths[0])]), int(first.attrs[0]))
+    if prefix.get("b") != key:
+        raise InvalidArgument(f"{path} was not made to be adopted under this key")
+
+
+def check_keyed(staged: StagedSegment) -> None:
+    """Raise InvalidArgument unless all messages of a segment have deduplication keys."""
+    for batch in staged.batches:
+        for payload, attr in _each(batch):
+            _letter(payload, attr)
+
+
+def require_fit(log: Log, lane: int, batches: Sequence[Batch]) -> None:
     """Refuse what could not be moved to the dead letters later, as a push does."""
     most = log.writer.new_segment_bytes_max // (2 if lane == ASIDE else 1)
     longest = max(int(batch.lengths.max()) for batch in batches)

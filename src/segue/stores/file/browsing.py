@@ -1,7 +1,6 @@
 """Looking for messages one by one: how each of them stands, and page after page of them."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Final, get_args
 
 from segue.delivery.events import ASIDE
@@ -13,6 +12,7 @@ from segue.stores.contract import MessageState, MessageStatus
 from segue.stores.file.lanes import UNREADABLE
 from segue.stores.file.letters import FileDeadLetters
 from segue.stores.message_ids import key_of
+from segue.stores.portions import Page
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
@@ -45,17 +45,17 @@ class Browsing:
         if state is not None and state not in STATES:
             raise InvalidArgument(f"state must be one of {', '.join(STATES)}: {state!r}")
         start = None if after is None else key_of(after)
-        found: list[MessageStatus] = []
+        page = Page[MessageStatus](limit)
         behind = None if start is None else self._among_dead(start, state)
         if behind is not None:
-            return [_status_of_dead(letter) for letter in islice(behind, limit)]
+            page.fill(map(_status_of_dead, behind))
+            return page.found
         if state != "dead":
             with self._core.turn():
-                found = list(islice(self._alive(state, start), limit))
+                page.fill(self._alive(state, start))
         if state in (None, "dead"):
-            letters = islice(self._letters, limit - len(found))
-            found += [_status_of_dead(letter) for letter in letters]
-        return found
+            page.fill(map(_status_of_dead, self._letters))
+        return page.found
 
     def _among_dead(self, key: Key, state: MessageState | None) -> Iterator[DeadLetter] | None:
         """Return the dead letters behind one of them; None if there is no such letter."""

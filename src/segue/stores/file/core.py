@@ -213,7 +213,7 @@ class QueueCore:
             self.require_open()
         journal.writer.begin()
         if journal.words[WRITTEN] != journal.applied or not journal.is_read:
-            journal.catch_up()
+            self._catch_up()
         ledger = journal.ledger
         if ledger.is_removed:
             raise QueueRemoved(f"queue {self.name} was removed")
@@ -230,6 +230,26 @@ class QueueCore:
         if ledger.due and ledger.due[0][0] <= (now_us := self._clock()):
             ledger.promote(now_us)
         self._in_turn = True
+
+    def _catch_up(self) -> None:
+        """Know what others did. Raises QueueRemoved if that is not there to be read any more.
+
+        Whoever removes a queue says so among the rules first, then in the ledger, and then its
+        files are gone: what is written to those that we hold open would be lost.
+        """
+        journal = self.journal
+        is_told = journal.rules_changed != self.rules_seen
+        try:
+            journal.catch_up()
+        except SegueError:
+            if not is_told or not journal.is_gone:
+                raise
+        if not is_told or journal.ledger.is_removed:
+            return
+        if journal.is_gone:
+            journal.forget()
+            raise QueueRemoved(f"queue {self.name} was removed")
+        self._note_rules()
 
     def _expire(self, grants: list[Grant]) -> None:
         for grant in grants:

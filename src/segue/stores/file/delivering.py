@@ -16,8 +16,9 @@ from segue.log.record import Record
 from segue.stores.arguments import duration_us
 from segue.stores.deduplication import digest_of
 from segue.stores.file.journal import EPOCH_SHIFT
-from segue.stores.file.lanes import UNREADABLE, is_damage
+from segue.stores.file.lanes import UNREADABLE, is_damage, size_of
 from segue.stores.job import Holder, Job
+from segue.stores.portions import PORTION_BYTES_MAX
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
@@ -232,15 +233,20 @@ class Delivery:
 
     def _load_all(self, takes: list[Take]) -> list[tuple[Take, list[Record]]]:
         loaded: list[tuple[Take, list[Record]]] = []
+        left_bytes = PORTION_BYTES_MAX
         for place, take in enumerate(takes):
             records = self._load(take)
             size = len(records)
             if size == take.size:
                 loaded.append((take, records))
-                continue
-            if size:
+                if len(takes) == 1:
+                    break
+                left_bytes -= size_of(records)
+                if left_bytes > 0:
+                    continue
+            elif size:
                 loaded.append((take._replace(size=size), records))
-            # Something was in the way and is dealt with; what lies behind it comes later.
+            # Something was in the way and is dealt with, or it is enough; the rest comes later.
             self._journal.ledger.put_back(takes[place + 1 :])
             break
         return loaded

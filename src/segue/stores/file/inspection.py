@@ -12,7 +12,17 @@ from segue.log.record import Record
 from segue.stores.contract import Counts, LeaseInfo, QueueStats
 from segue.stores.file.delivering import group_of, is_over
 from segue.stores.message_ids import message_id
-from segue.stores.state import Waiting, state_of
+from segue.stores.portions import PORTION_BYTES_MAX
+from segue.stores.state import (
+    METADATA,
+    Segment,
+    Span,
+    Waiting,
+    metadata_of,
+    only,
+    segment_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,10 +52,14 @@ class Inspection:
         """Return the messages that would be delivered next."""
         core = self._core
         found: list[Message] = []
+        left_bytes = PORTION_BYTES_MAX
         with core.turn():
             if core.ledger.paused:
                 return []
             for key, record, attempt, is_outlived in self._admitted():
+                left_bytes -= len(record.payload)
+                if left_bytes < 0 and found:
+                    break
                 if not is_outlived:
                     found.append(core.message(key, record, attempt))
                 if len(found) == count:
@@ -75,12 +89,6 @@ class Inspection:
                 if digest is not None:
                     admission.note(digest, key, settles=is_outlived)
                 yield key, record, take.attempt, is_outlived
-
-    def _waiting(self) -> "Iterator[tuple[Key, Record, int]]":
-        core = self._core
-        for take in core.ledger.waiting(core.end_of):
-            for key, record in self._messages(take):
-                yield key, record, take.attempt
 
     def _messages(self, take: Take) -> "Iterator[tuple[Key, Record]]":
         for record in self._records(take):
@@ -157,22 +165,56 @@ class Inspection:
             )
         return pinned_bytes
 
-    def state(self) -> dict[str, object]:
-        """Return what waits, in the words of the queue's ancestors."""
+    def state(self, key: str | None) -> dict[str, object]:
+        """Return what waits, or one key of it, in the words of the queue's ancestors."""
+        segment = None if key is None else segment_of(key)
+        if key is not None and key != METADATA and segment is None:
+            return {}
         core = self._core
         with core.turn():
             ledger = core.ledger
             size = ledger.rules.segment_size
+            if key == METADATA:
+                return {key: metadata_of(self._spans(size), segment_size=size)}
             cursors = {priority: level.cursor for priority, level in ledger.levels.items()}
             waiting = [
                 Waiting(
-                    priority=self._priority(key),
-                    offset=None if self._is_returned(key) else key.offset,
-                    body=_body(key, record),
+                    priority=self._priority(place),
+                    offset=None if self._is_returned(place) else place.offset,
+                    body=_body(place, record),
                 )
-                for key, record, _ in self._waiting()
+                for take in ledger.waiting(core.end_of)
+                for part in self._part(take, segment, size)
+                for place, record in self._messages(part)
             ]
-        return state_of(waiting, cursors=cursors, segment_size=size)
+        found = state_of(waiting, cursors=cursors, segment_size=size)
+        return found if segment is None else only(found, segment.key)
+
+    def _spans(self, size: int) -> "Iterator[Span]":
+        """Yield where what waits stands, without reading any of it."""
+        for take in self._core.ledger.waiting(self._core.end_of):
+            priority, first = self._place(take)
+            last = first + take.size - 1
+            yield Span(priority=priority, count=take.size, head=first // size, tail=last // size)
+
+    def _part(self, take: Take, segment: Segment | None, size: int) -> "Iterator[Take]":
+        """Yield what a segment has of those that are delivered together."""
+        if segment is None:
+            yield take
+            return
+        priority, first = self._place(take)
+        start = max(first, segment.number * size)
+        stop = min(first + take.size, (segment.number + 1) * size)
+        if priority == segment.priority and start < stop:
+            yield take if take.size == 1 else take._replace(first=start, size=stop - start)
+
+    def _place(self, take: Take) -> tuple[int, int]:
+        """Return the priority, and the offset by which the first one counts."""
+        key = Key(take.lane, take.first)
+        priority = self._priority(key)
+        if take.size == 1 and self._is_returned(key):
+            return priority, self._core.ledger.levels[priority].cursor
+        return priority, take.first
 
     def _priority(self, key: Key) -> int:
         found = self._core.ledger.find(key)

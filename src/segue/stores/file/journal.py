@@ -15,7 +15,9 @@ from segue.delivery.events import CHECKPOINT, Booted, Ended, Event, decode, enco
 from segue.delivery.ledger import Ledger
 from segue.errors import OffsetTrimmed, SegueError
 from segue.log.cursor import Cursor
+from segue.log.disk import storage_errors
 from segue.log.layout import Offset
+from segue.log.live import FILENAME as LIVE_FILENAME
 from segue.log.live import OWN
 from segue.log.record import Record
 from segue.stores.file.place import Place
@@ -119,6 +121,13 @@ class Journal:
     def sync(self) -> None:
         """Return once all events are on the device. Not in a turn."""
         self.writer.sync(self.applied)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether our files are not those of the queue any more: it was removed."""
+        path = self.log.path / LIVE_FILENAME
+        with storage_errors(f"looking at {path}"):
+            return not self._place.disk.is_same_file(self.writer.live.fd, path)
 
     @property
     def rules_changed(self) -> int:

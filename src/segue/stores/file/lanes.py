@@ -30,6 +30,7 @@ from segue.log.options import SyncName
 from segue.log.record import Record
 from segue.log.wake import Bell
 from segue.stores.file.place import Place
+from segue.stores.portions import PORTION_BYTES_MAX
 
 UNREADABLE: Final = (OffsetOutOfRange, RecordRemoved, CorruptRecord, CorruptSegment)
 """What reading a message may come to: it was lost to a power cut, removed or damaged."""
@@ -65,7 +66,10 @@ class Lane:
         return self.words[PUBLISHED]
 
     def run(self, first: int, most: int) -> list[Record]:
-        """Return messages from `first` on, without a gap; none if the first cannot be read."""
+        """Return messages from `first` on, without a gap; none if the first cannot be read.
+
+        Fewer than `most` if they are large, and one at least.
+        """
         place = first - self.base
         ahead = self.ahead
         if place < 0 or place + most > len(ahead):
@@ -82,14 +86,16 @@ class Lane:
         place = first - self.base
         records = self.ahead[place:] if 0 <= place < len(self.ahead) else []
         cursor.offset = Offset(first + len(records))
+        size_bytes = size_of(records)
         try:
-            size_bytes = 0
-            while len(records) < wanted or (len(records) < most and size_bytes < READ_AHEAD_BYTES):
+            while (len(records) < wanted and size_bytes < PORTION_BYTES_MAX) or (
+                len(records) < most and size_bytes < READ_AHEAD_BYTES
+            ):
                 more = cursor.fetch(max(READ_AHEAD_STEP, wanted - len(records)))
                 if not more:
                     break
                 records += more
-                size_bytes += sum(len(record.payload) for record in more)
+                size_bytes += size_of(more)
         except OffsetTrimmed:
             records = []  # The first segment is gone, and nobody deleted it.
         if records and records[-1].offset != first + len(records) - 1:
@@ -233,3 +239,8 @@ class Lanes:
         with ExitStack() as closing:
             for lane in self.opened():
                 closing.callback(lane.close)
+
+
+def size_of(records: list[Record]) -> int:
+    """Return how many bytes messages have together."""
+    return sum([len(payload) for _, _, _, payload in records])

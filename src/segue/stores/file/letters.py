@@ -21,8 +21,8 @@ class FileDeadLetters(DeadLetters):
     def __init__(self, core: "QueueCore") -> None:
         self._core = core
 
-    def __iter__(self) -> Iterator[DeadLetter]:
-        """Yield those that are there now, oldest first."""
+    def behind(self, number: int) -> Iterator[DeadLetter]:
+        """Yield those that are there now and died after the one with that number."""
         core = self._core
         with core.turn():
             runs = core.ledger.dead.runs()
@@ -30,7 +30,7 @@ class FileDeadLetters(DeadLetters):
             return
         log = core.lanes.dead.log
         for start, stop in runs:
-            for offset in range(start, stop):
+            for offset in range(max(start, number + 1), stop):
                 try:
                     yield _letter(log.read(offset))
                 except (Damage, OffsetOutOfRange, RecordRemoved):

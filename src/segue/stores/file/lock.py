@@ -34,7 +34,7 @@ from segue.log.options import Duration
 from segue.stores.file.place import Place
 from segue.stores.file.turns import Follower, Patience, Turn, turn_on, wait_for
 from segue.stores.heartbeat import Heartbeat
-from segue.stores.lock_blocks import Blocks, checked_owner, ttl_from
+from segue.stores.lock_blocks import Blocks, checked_owner, checked_token, ttl_from
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +255,10 @@ class FileLock:
         named = checked_owner(owner)
         token = self._core.acquire(ttl_us=self._ttl_us, patience=patience, owner=named)
         return FileHeldLock(self._core, token=token, ttl_us=self._ttl_us)
+
+    def held(self, token: int) -> "FileHeldLock":
+        """Return the lock as it was acquired with `token`, asking nobody."""
+        return FileHeldLock(self._core, token=checked_token(token), ttl_us=self._ttl_us)
 
     def holder(self) -> tuple[str, int, float] | None:
         """Return the owner, token and seconds left of who holds it now."""

@@ -242,7 +242,7 @@ class Pusher:
                 return False
             if rules.on_full == "drop_oldest" and self._drop(missing):
                 return True
-        raise QueueFull(queue=core.name, capacity=rules.capacity)
+        raise QueueFull(queue=core.name, capacity=rules.capacity, is_final=True)
 
     def _drop(self, count: int) -> bool:
         """Drop the messages that have waited longest, from the least urgent priority on."""

@@ -83,7 +83,7 @@ class FileQueue(QueueBase):
             and key is None
             and headers is None
             and group is None
-            and wait is None
+            and (wait is None or (type(wait) is int and wait == 0))
             and core.is_plain
         ):
             # Most messages: one append and nothing else.
@@ -290,9 +290,9 @@ class FileQueue(QueueBase):
         """Return what an operator wants to know."""
         return self._inspection.stats()
 
-    def state(self) -> dict[str, object]:
-        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`."""
-        return self._inspection.state()
+    def state(self, key: str | None = None) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`, or `key` of it alone."""
+        return self._inspection.state(key)
 
     # Operating -----------------------------------------------------------------------------
 

@@ -44,9 +44,9 @@ REMOVAL_LOCK: Final = ".removal"
 class FileStore:
     """Queues, rings, locks and topics in a directory. Safe from any thread."""
 
-    def __init__(self, place: Place, *, create: bool = True) -> None:
+    def __init__(self, place: Place, *, url: str, create: bool = True) -> None:
         self.place = place
-        self.url = str(place.root)
+        self.url = url
         self.heartbeat = Heartbeat()
         self._lock = threading.RLock()
         self._queues: dict[str, QueueCore] = {}
@@ -67,15 +67,25 @@ class FileStore:
                 core.configure(rules)
             return FileQueue(core, self.heartbeat)
 
+    def let_go_of_queue(self, name: str) -> None:
+        """Close the files of a queue until it is asked for again. Handles from before are closed.
+
+        For servers, where everybody may ask for any name.
+        """
+        with self._lock:
+            core = self._queues.pop(name, None)
+        if core is not None:
+            core.close()
+
     def queues(self) -> list[str]:
         """Return the names of the queues there are."""
         self._require_open()
-        root, exists = self.place.root / QUEUES, self.place.disk.exists
-        return [
-            name
-            for name in self.place.names(QUEUES)
-            if exists(root / name / "lanes") or exists(root / name / "aside")
-        ]
+        return [name for name in self.place.names(QUEUES) if self.has_queue(name)]
+
+    def has_queue(self, name: str) -> bool:
+        """Tell whether there is a queue of that name. Raises InvalidName."""
+        path, exists = self.place.path(QUEUES, name), self.place.disk.exists
+        return exists(path / "lanes") or exists(path / "aside")
 
     def _queue_core(self, name: str) -> QueueCore:
         """Return the queue, opened once; made anew if somebody removed it."""
@@ -284,14 +294,15 @@ def _epoch_path(path: Path) -> Path:
 
 def _read_epoch(path: Path, place: Place) -> int:
     """Return the epoch of the queue that was removed from `path`, or 0."""
-    try:
-        fd = place.disk.open_to_read(_epoch_path(path))
-    except FileNotFoundError:
-        return 0
-    try:
-        text = place.disk.read_at(fd, EPOCH_DIGITS_MAX, 0)
-    finally:
-        place.disk.close(fd)
+    with storage_errors(f"reading {_epoch_path(path)}"):
+        try:
+            fd = place.disk.open_to_read(_epoch_path(path))
+        except FileNotFoundError:
+            return 0
+        try:
+            text = place.disk.read_at(fd, EPOCH_DIGITS_MAX, 0)
+        finally:
+            place.disk.close(fd)
     return int(text) if text.isdigit() else 0
 
 

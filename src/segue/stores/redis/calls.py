@@ -29,11 +29,10 @@ from segue.errors import (
     StorageFull,
     StoreUnavailable,
 )
+from segue.stores.forking import in_every_child
 from segue.stores.redis.address import Address
-from segue.stores.redis.connections import Connection
-from segue.stores.redis.forking import in_every_child
 from segue.stores.redis.libraries import Library
-from segue.stores.redis.servers import NETWORK_ERRORS, Node, Servers
+from segue.stores.redis.servers import NETWORK_ERRORS, Connection, Node, Servers
 
 logger = logging.getLogger(__name__)
 

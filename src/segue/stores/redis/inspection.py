@@ -9,6 +9,7 @@ from segue.delivery.message import DeadLetter, Key, Message, MessageId
 from segue.errors import InvalidArgument
 from segue.stores.contract import Counts, LeaseInfo, MessageState, MessageStatus, QueueStats
 from segue.stores.message_ids import key_of, message_id
+from segue.stores.portions import Page
 from segue.stores.redis.items import (
     DELAYED,
     HELD_BACK,
@@ -22,7 +23,7 @@ from segue.stores.redis.items import (
     wire_id,
 )
 from segue.stores.redis.letters import Ask, RedisDeadLetters
-from segue.stores.state import Waiting, state_of
+from segue.stores.state import METADATA, Span, Waiting, metadata_of, only, segment_of, state_of
 
 _STATES: Final[dict[int, MessageState]] = {
     LEASED: "leased",
@@ -93,11 +94,17 @@ class Inspection:
             damaged=said.get("damaged", 0),
         )
 
-    def state(self) -> dict[str, object]:
-        """Return what waits, in the words of the queue's ancestors."""
-        size, cursors, waiting = cast("list[object]", self._look("state"))
+    def state(self, key: str | None) -> dict[str, object]:
+        """Return what waits, or one key of it, in the words of the queue's ancestors."""
+        if key == METADATA:
+            return {key: self._metadata()}
+        segment = None if key is None else segment_of(key)
+        if key is not None and segment is None:
+            return {}
+        words = () if segment is None else (segment.priority, segment.number)
+        size, cursors, waiting = cast("list[object]", self._look("state", *words))
         starts = cast("list[int]", cursors)
-        return state_of(
+        found = state_of(
             [
                 Waiting(
                     priority=cast("int", priority),
@@ -109,6 +116,15 @@ class Inspection:
             cursors=dict(zip(starts[::2], starts[1::2], strict=True)),
             segment_size=cast("int", size),
         )
+        return found if segment is None else only(found, segment.key)
+
+    def _metadata(self) -> dict[str, object]:
+        size, rows = cast("tuple[int, list[object]]", self._look("metadata"))
+        spans = (
+            Span(priority=priority, count=count, head=head, tail=tail)
+            for priority, count, head, tail in cast("Iterator[tuple[int, ...]]", _rows(rows, 4))
+        )
+        return metadata_of(spans, segment_size=size)
 
     # One by one ----------------------------------------------------------------------------
 
@@ -131,19 +147,20 @@ class Inspection:
             raise InvalidArgument(f"state must be one of {known}: {state!r}")
         key = None if after is None else key_of(after)
         behind = self._letters.behind(-1)
-        found: list[MessageStatus] = []
+        page = Page[MessageStatus](limit)
         if key is not None and state in (None, "dead"):
             alive, letter = cast(
                 "tuple[list[object], list[bytes]]", self._look("look_up", wire_id(*key))
             )
             if letter and not alive:
                 behind = self._letters.behind(letter_of(key, letter[1]).number)
-                return [_status_of_dead(each) for each in islice(behind, limit)]
+                page.fill(map(_status_of_dead, behind))
+                return page.found
         if state != "dead":
-            found = list(islice(self._alive(state, key, limit), limit))
+            page.fill(self._alive(state, key, limit))
         if state in (None, "dead"):
-            found += [_status_of_dead(each) for each in islice(behind, limit - len(found))]
-        return found
+            page.fill(map(_status_of_dead, behind))
+        return page.found
 
     def _alive(
         self, state: MessageState | None, after: Key | None, limit: int

@@ -20,10 +20,6 @@ class RedisDeadLetters(DeadLetters):
         self._look = look
         self._change = change
 
-    def __iter__(self) -> Iterator[DeadLetter]:
-        """Yield those that are there, oldest first."""
-        return self.behind(-1)
-
     def behind(self, number: int) -> Iterator[DeadLetter]:
         """Yield those that died after the one with that number."""
         while True:

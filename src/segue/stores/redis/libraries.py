@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Final
 
 from segue.delivery.rules import QueueRules
+from segue.stores.portions import PORTION_BYTES_MAX
 
 COMMON: Final = "common"
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,7 +35,10 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Files that come before one of the same name, in this order: each uses what stands before it."""
 VERSION_BYTES: Final = 4
 
-_DEFAULTS: Final[Mapping[str, str]] = {"@DEFAULT_RULES@": QueueRules().to_json()}
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "@DEFAULT_RULES@": QueueRules().to_json(),
+    "@PORTION_BYTES_MAX@": str(PORTION_BYTES_MAX),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

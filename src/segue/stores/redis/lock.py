@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from segue.errors import LockBusy, LockLost, StoreClosed
 from segue.log.options import Duration
-from segue.stores.lock_blocks import Blocks, checked_owner, ttl_from
+from segue.stores.lock_blocks import Blocks, checked_owner, checked_token, ttl_from
 from segue.stores.redis.calls import Refusal
 from segue.stores.redis.libraries import library
 from segue.stores.redis.waiting import Patience
@@ -50,6 +50,11 @@ class RedisLock:
             if patience.is_over:
                 raise LockBusy(name=self.name, owner=holder.decode(), seconds_left=seconds_left)
             patience.wait(seconds_left)
+
+    def held(self, token: int) -> "RedisHeldLock":
+        """Return the lock as it was acquired with `token`, asking nobody."""
+        # Held until a moment we do not know, so not known to be before it is renewed.
+        return RedisHeldLock(self, token=checked_token(token), until_us=self.ticks())
 
     def holder(self) -> tuple[str, int, float] | None:
         """Return the owner, token and seconds left of who holds it now."""

@@ -81,8 +81,9 @@ class Pusher:
             except Refusal as refusal:
                 if refusal.code not in ("WAIT", "FULL"):
                     raise
-                full = QueueFull(queue=self._name, capacity=int(refusal.words[0]))
-                if refusal.code == "FULL" or (patience is not None and patience.is_over):
+                capacity, is_final = int(refusal.words[0]), refusal.code == "FULL"
+                full = QueueFull(queue=self._name, capacity=capacity, is_final=is_final)
+                if is_final or (patience is not None and patience.is_over):
                     raise full from None
                 if patience is None:
                     patience = Patience(self._store.calls, self._base, wait)

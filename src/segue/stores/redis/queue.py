@@ -15,7 +15,6 @@ from segue.delivery.rules import QueueRules
 from segue.errors import (
     LeaseLost,
     NotReplicated,
-    QueueEmpty,
     QueueLocked,
     StoreClosed,
 )
@@ -202,15 +201,6 @@ class RedisQueue(QueueBase):
             message_of(key, item, priority=priority, attempt=attempt)
             for key, item, priority, attempt, _ in _deliveries(answer)
         ]
-
-    def lease(
-        self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None
-    ) -> Job:
-        """Take the next message for `ttl`. Raises QueueEmpty, QueueLocked."""
-        jobs = self.lease_many(1, ttl=ttl, wait=wait, owner=owner)
-        if not jobs:
-            raise QueueEmpty(queue=self.name)
-        return jobs[0]
 
     def lease_many(
         self,
@@ -411,9 +401,9 @@ class RedisQueue(QueueBase):
         """Return what an operator wants to know."""
         return self._inspection.stats()
 
-    def state(self) -> dict[str, object]:
-        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`."""
-        return self._inspection.state()
+    def state(self, key: str | None = None) -> dict[str, object]:
+        """Return what waits, as `metadata` and `queue_<p>_seg_<n>`, or `key` of it alone."""
+        return self._inspection.state(key)
 
     # Operating -----------------------------------------------------------------------------
 

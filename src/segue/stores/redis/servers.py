@@ -12,9 +12,9 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from segue.errors import StoreClosed, StoreUnavailable
+from segue.stores.connections import Pool
+from segue.stores.forking import in_every_child
 from segue.stores.redis.address import Address, Endpoint
-from segue.stores.redis.connections import Connection, Pool
-from segue.stores.redis.forking import in_every_child
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,20 @@ LOOK_SECONDS: Final = 2.0
 """How long a sentinel or node may take to say who is where."""
 
 NETWORK_ERRORS: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+
+class Connection(Protocol):
+    """What is used of a connection of redis-py."""
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def pack_command(self, *words: object) -> list[bytes]: ...
+
+    def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
+
+    def read_response(self, *, timeout: float = ...) -> object: ...
 
 
 class Node:

@@ -20,10 +20,10 @@ from segue.errors import (
 from segue.log.layout import checked_name, is_name
 from segue.log.options import Duration
 from segue.stores.contract import RingMode
+from segue.stores.forking import in_every_child
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.redis.address import Address
 from segue.stores.redis.calls import Calls
-from segue.stores.redis.forking import in_every_child
 from segue.stores.redis.keys import FORMAT, Kind, base_key, format_key, names_key
 from segue.stores.redis.lock import RedisLock, lock_exists
 from segue.stores.redis.queue import RedisQueue, queue_exists, remove_queue

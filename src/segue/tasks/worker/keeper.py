@@ -3,12 +3,16 @@
 It shares nothing with those who run tasks but the interpreter: a busy event loop, or a handler that
 computes for minutes, loses no lease. (A C extension that holds the interpreter's lock for longer
 than a lease does; such tasks belong in processes.)
+
+What takes a round trip is done beside it, as the heartbeat of the store does its own: one answer
+that does not come holds up nothing else.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -63,6 +67,7 @@ class Keeper:
         self._settler: Settler | None = None
         self._stopper: Stopper | None = None
         self._cancels_looked = 0.0
+        self._is_looking = False
 
     def start(self, settler: "Settler", stopper: Stopper) -> None:
         """Begin."""
@@ -107,7 +112,10 @@ class Keeper:
         now = time.monotonic()
         runs = self.runs
         for run in runs:
-            self._renew(run, now)
+            is_due = now - run.renewed >= run.job.ttl_seconds / BEATS_PER_TTL
+            if is_due and not run.is_renewing and not run.job.is_settled:
+                run.is_renewing = True
+                self._do_beside(run, partial(self._renew, run))
             if run.deadline is not None and now >= run.deadline and not run.is_over:
                 self._end(
                     run,
@@ -117,33 +125,55 @@ class Keeper:
                         is_timeout=True,
                     ),
                 )
-        if runs and now - self._cancels_looked >= CANCEL_SECONDS:
+        if runs and now - self._cancels_looked >= CANCEL_SECONDS and not self._is_looking:
             self._cancels_looked = now
-            self._cancel(runs)
+            self._is_looking = True
+            self._do_beside(runs[0], self._cancel)
         self._tell(runs, now)
         if self._stopper is not None:
             self._stopper.check(now)
 
-    def _renew(self, run: Run, now: float) -> None:
-        if now - run.renewed < run.job.ttl_seconds / BEATS_PER_TTL or run.job.is_settled:
-            return
+    def _do_beside(self, run: Run, step: Callable[[], None]) -> None:
+        """Do a step where the store of a run has it renewed: in files, that is here and now."""
+
+        def guarded() -> None:
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 - as above, if it is not over already.
+                if not self._stopping.is_set():
+                    self._on_error(error)
+
+        run.job.holder.heartbeat.run_beside(guarded)
+
+    def _renew(self, run: Run) -> None:
+        # As of before it is asked for: the lease lasts from a moment after that.
+        now = time.monotonic()
         try:
-            run.job.extend()
+            if self._is_held(run):  # It may have waited for its turn.
+                run.job.extend()
+                run.renewed = now
+                run.leased_until = now + run.job.ttl_seconds
         except (LeaseLost, StoreClosed) as error:
-            if id(run) in self._runs and not run.job.is_settled:
+            if self._is_held(run):
                 logger.warning("lost while at work task=%s reason=%s", run.id, error)
                 self._end(run, Outcome(verdict="lost", error=str(error)))
         except SegueError as error:
-            if id(run) in self._runs and not run.job.is_settled:
+            if self._is_held(run):
                 logger.warning("not renewed, will be tried again task=%s reason=%s", run.id, error)
-        else:
-            run.renewed = now
-            run.leased_until = now + run.job.ttl_seconds
+        finally:
+            run.is_renewing = False
 
-    def _cancel(self, runs: list[Run]) -> None:
-        requested = self._cancellations.last_requested()
+    def _is_held(self, run: Run) -> bool:
+        """Tell whether a run is still to be kept."""
+        return id(run) in self._runs and not run.job.is_settled
+
+    def _cancel(self) -> None:
+        try:
+            requested = self._cancellations.last_requested()
+        finally:
+            self._is_looking = False
         if requested:
-            for run in runs:
+            for run in self.runs:
                 if requested.get(run.id) == run.job.pushed_us and not run.is_over:
                     self._end(run, Outcome(verdict="cancelled", error="cancelled while it ran"))
 

@@ -66,6 +66,7 @@ class Run:
         "ended_us",
         "envelope",
         "is_announced",
+        "is_renewing",
         "job",
         "leased_until",
         "outcome",
@@ -95,6 +96,7 @@ class Run:
             headers=job.headers if job.has_headers else {},
         )
         self.renewed = now
+        self.is_renewing = False
         self.leased_until = now + job.ttl_seconds
         self.started_us = 0
         self.ended_us = 0

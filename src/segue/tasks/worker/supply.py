@@ -128,18 +128,18 @@ class Supply:
             time.sleep(WAIT_SECONDS / 10)
             return []
         jobs = self._sources.lease(count, self.wait_seconds)
+        leased = time.monotonic()  # What follows may take a round trip.
         self.taken += len(jobs)
         cancelled = self._app.desk.cancellations.last_requested() if jobs else {}
         runs = []
         for job in jobs:
-            run = self._run_of(job, cancelled)
+            run = self._run_of(job, cancelled, leased)
             if run is not None:
                 runs.append(run)
         return runs
 
-    def _run_of(self, job: Job, cancelled: Mapping[str, int]) -> Run | None:
+    def _run_of(self, job: Job, cancelled: Mapping[str, int], leased: float) -> Run | None:
         """Return a job as a run; None if it is settled without one."""
-        now = time.monotonic()
         task_id = task_id_of(job.holder.name, job.id)
         task: TaskBase[Any, Any]
         outcome: Outcome | None = None
@@ -154,7 +154,7 @@ class Supply:
             except TaskNotFound as error:
                 task = self._unknown(envelope.task)
                 outcome = given_up(error)
-        run = Run(job, envelope, task, task_id, now)
+        run = Run(job, envelope, task, task_id, leased)
         if outcome is None and cancelled and cancelled.get(task_id) == job.pushed_us:
             outcome = Outcome(verdict="cancelled", error="cancelled before it began")
         elif outcome is None and job.tries > run.call.retries + 1:
@@ -166,7 +166,7 @@ class Supply:
         self._keeper.add(run)
         if outcome is None:
             return run
-        run.begin(self._app.clock(), now)
+        run.begin(self._app.clock(), leased)
         run.conclude(outcome, run.started_us)
         self._settler.put(run)
         return None

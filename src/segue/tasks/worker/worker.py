@@ -214,7 +214,7 @@ class Worker:
 
     def _loop(self) -> None:
         due = {"schedules": 0.0, "scaling": 0.0, "report": 0.0}
-        nothing_left = 0
+        nothing_left = taken = 0
         while not self._stopping.wait(TICK_SECONDS) and not self._signals:
             now = time.monotonic()
             if now >= due["schedules"]:
@@ -228,7 +228,10 @@ class Worker:
             if self._supply.is_stopping:
                 break  # The limit is reached.
             if self._burst:
-                nothing_left = nothing_left + 1 if self._is_nothing_left() else 0
+                # What was taken since the last look may have come and gone between two questions.
+                taken_before, taken = taken, self._supply.taken
+                is_quiet = taken == taken_before and self._is_nothing_left()
+                nothing_left = nothing_left + 1 if is_quiet else 0
                 if nothing_left >= BURST_LOOKS:
                     break
 

@@ -42,7 +42,7 @@ def adopt_staged(
     disk = core.place.disk
     core.check(partition)
     with read_staged(path, disk) as staged:
-        _check(staged, digest, path)
+        check_staged(staged, key, path)
         with storage_errors(f"adopting {path}"):
             disk.make_directory(core.path / PRODUCERS)  # From here on there are origins to keep.
         log = core.log(partition)
@@ -74,18 +74,18 @@ def _append(log: Log, staged: StagedSegment) -> Offset:
     return first
 
 
-def _check(staged: StagedSegment, digest: bytes, path: Path) -> None:
+def check_staged(staged: StagedSegment, key: str, path: Path) -> None:
     """Raise InvalidArgument unless all records are a topic's, the first with the key's mark."""
     for batch in staged.batches:
-        prefix, key, headers = lengths_in(batch.attrs)
-        if (prefix + key + headers > batch.lengths).any() or (batch.attrs > KNOWN_BITS).any():
+        parts = sum(lengths_in(batch.attrs))
+        if (parts > batch.lengths).any() or (batch.attrs > KNOWN_BITS).any():
             raise InvalidArgument(f"{path} holds records that are not a topic's")
         if (batch.attrs & np.uint64(HAS_PRODUCER)).any():
             raise InvalidArgument(f"{path} holds records of a producer")
     marked = sum(
         int(np.count_nonzero(batch.attrs & np.uint64(HAS_ADOPTION))) for batch in staged.batches
     )
-    if marked != 1 or adoption_of(_first(staged.batches[0])) != digest:
+    if marked != 1 or adoption_of(_first(staged.batches[0])) != adoption_digest(key):
         raise InvalidArgument(f"{path} was not made to be adopted under this key")
 
 

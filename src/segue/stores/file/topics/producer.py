@@ -10,35 +10,32 @@ producers/<name>/routes.json   from which sequence number on there were how many
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from collections.abc import Iterable
+from typing import Any, Final, cast
 
 from segue.delivery.message import Body
 from segue.delivery.partitioning import partition_of
 from segue.delivery.topic_record import (
-    SEQUENCE_MAX,
     Appended,
     Event,
-    Key,
-    Moment,
     Origin,
     key_bytes,
     producer_number,
 )
-from segue.errors import CorruptManifest, InvalidArgument, ProducerBusy, StoreClosed
+from segue.errors import CorruptManifest, ProducerBusy, StoreClosed
 from segue.log.layout import checked_name
 from segue.stores.file.claims import claim
 from segue.stores.file.documents import number, read_document, write_document
 from segue.stores.file.topics.appending import append_batch, check_sizes, reserve
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
+from segue.stores.producer_base import ProducerBase, checked_sequence
 from segue.stores.topic_events import Packed, events_from, packed
 
 FORMAT: Final = 1
 
 
-class FileProducer:
+class FileProducer(ProducerBase):
     """A producer with a name."""
 
     def __init__(self, core: TopicCore, name: str) -> None:
@@ -63,28 +60,14 @@ class FileProducer:
 
     # Appending -----------------------------------------------------------------------------
 
-    def append(
-        self,
-        value: Body | None,
-        *,
-        key: Key | None = None,
-        headers: Mapping[str, str] | None = None,
-        timestamp: Moment | None = None,
-        partition: int | None = None,
-        sequence: int | None = None,
-    ) -> Appended | None:
-        """Append a record, or return None if it is there already."""
-        event = Event(
-            value=value, key=key, headers=headers, timestamp=timestamp, partition=partition
-        )
-        return self.append_many([event], first_sequence=sequence)[0]
-
     def append_many(
         self, events: Iterable[Event | Body], *, first_sequence: int | None = None
     ) -> list[Appended | None]:
         """Append events with consecutive sequence numbers, those that are not there already."""
         self._require_open()
-        sequence = self._checked(first_sequence)
+        sequence = checked_sequence(
+            self.last_sequence() + 1 if first_sequence is None else first_sequence
+        )
         self._follow_growth()
         results: list[Appended | None] = []
         batches: dict[int, list[tuple[int, Packed]]] = {}
@@ -111,13 +94,6 @@ class FileProducer:
         if highest is not None:
             self._highest = max(highest, sequence + len(results) - 1) if results else highest
         return results
-
-    def _checked(self, sequence: int | None) -> int:
-        if sequence is None:
-            sequence = self.last_sequence() + 1
-        if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
-            raise InvalidArgument(f"sequence must be a whole number, not negative: {sequence!r}")
-        return sequence
 
     # Routing -------------------------------------------------------------------------------
 
@@ -173,14 +149,3 @@ class FileProducer:
     def close(self) -> None:
         """Let others use the name."""
         self._claim.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -250,9 +250,11 @@ class FileTopic:
         finally:
             feed.close()
 
-    def offsets(self, start: Start = "latest") -> Mapping[int, int]:
+    def offsets(
+        self, start: Start = "latest", *, partitions: Partitions = None
+    ) -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
-        return dict(resolved(self._core, start, self._core.numbers()))
+        return dict(resolved(self._core, start, self._core.chosen(partitions)))
 
     # Readers and groups --------------------------------------------------------------------
 

@@ -1,9 +1,7 @@
 """Whole segments in and out: sent as the files they would be, adopted in one step."""
 
-import io
-import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +21,7 @@ from segue.log.layout import (
     payloads_position,
 )
 from segue.log.sealed import SealedSegment, read_sealed
-from segue.log.sending import WRITE_STEP_BYTES, HasFileno, Writable
+from segue.log.sending import WRITE_STEP_BYTES, HasFileno, Writable, writer_to
 from segue.stores.redis.topics.answers import number_of
 from segue.stores.redis.topics.core import CHANGES_MAX, TopicCore
 from segue.stores.redis.topics.keeping import stretches
@@ -122,30 +120,11 @@ def _file_of(core: TopicCore, partition: int, facts: Facts) -> bytes:
 
 
 def _send(data: memoryview, target: Writable | HasFileno, what: str) -> None:
-    write = _writer(target)
+    write = writer_to(target)
     position = 0
     while position < len(data):
         with _naming(what, position):
             position += write(data[position : position + WRITE_STEP_BYTES])
-
-
-def _writer(target: Writable | HasFileno) -> Callable[[memoryview], int]:
-    """Return what takes some bytes and tells how many."""
-    if isinstance(target, Writable):
-
-        def write(piece: memoryview) -> int:
-            written = target.write(piece)
-            if written is None and isinstance(target, io.RawIOBase):
-                raise BlockingIOError("it takes nothing just now")
-            return len(piece) if written is None else written
-
-        return write
-    if isinstance(target, HasFileno):
-        # Asked each time: the target may be closed meanwhile, and its number be another's.
-        return lambda piece: os.write(target.fileno(), piece)
-    raise InvalidArgument(
-        f"bytes are sent to what has write() or fileno(), not to {type(target).__name__}"
-    )
 
 
 @contextmanager

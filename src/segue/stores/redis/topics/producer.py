@@ -7,11 +7,9 @@ the name without noticing is refused there. What is appended is noted in the sam
 
 import json
 import secrets
-import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Iterable
+from typing import Final
 
 from segue.delivery.message import Body
 from segue.delivery.partitioning import partition_of
@@ -19,14 +17,13 @@ from segue.delivery.topic_record import (
     SEQUENCE_MAX,
     Appended,
     Event,
-    Key,
-    Moment,
     key_bytes,
     producer_number,
 )
-from segue.errors import CorruptManifest, InvalidArgument, ProducerBusy, StorageError, StoreClosed
+from segue.errors import CorruptManifest, ProducerBusy, StorageError, StoreClosed
 from segue.log.layout import checked_name
 from segue.stores.heartbeat import Pulse
+from segue.stores.producer_base import ProducerBase, checked_sequence, renewal_of
 from segue.stores.redis.topics.answers import number_of, text_of, words_of
 from segue.stores.redis.topics.appending import (
     after_roll,
@@ -47,7 +44,7 @@ Numbered = tuple[int, int, Packed]
 """A record's place among those that are appended, its sequence number, and itself."""
 
 
-class RedisProducer:
+class RedisProducer(ProducerBase):
     """A producer with a name."""
 
     def __init__(self, core: TopicCore, name: str) -> None:
@@ -62,7 +59,7 @@ class RedisProducer:
         self._epoch = number_of(claimed[0])
         self._is_held = True
         self._last: dict[int, int] = {}
-        self._pulse: Pulse = core.store.heartbeat.start(_renewal(self), CLAIM_SECONDS)
+        self._pulse: Pulse = core.store.heartbeat.start(renewal_of(self), CLAIM_SECONDS)
         try:
             self._routes = self._routes_from(text_of(claimed[1]))
         except BaseException:
@@ -78,28 +75,14 @@ class RedisProducer:
 
     # Appending -----------------------------------------------------------------------------
 
-    def append(
-        self,
-        value: Body | None,
-        *,
-        key: Key | None = None,
-        headers: Mapping[str, str] | None = None,
-        timestamp: Moment | None = None,
-        partition: int | None = None,
-        sequence: int | None = None,
-    ) -> Appended | None:
-        """Append a record, or return None if it is there already."""
-        event = Event(
-            value=value, key=key, headers=headers, timestamp=timestamp, partition=partition
-        )
-        return self.append_many([event], first_sequence=sequence)[0]
-
     def append_many(
         self, events: Iterable[Event | Body], *, first_sequence: int | None = None
     ) -> list[Appended | None]:
         """Append events with consecutive sequence numbers, those that are not there already."""
         self._require_open()
-        sequence = self._checked(first_sequence)
+        sequence = checked_sequence(
+            self.last_sequence() + 1 if first_sequence is None else first_sequence
+        )
         self._follow_growth()
         results: list[Appended | None] = []
         batches: dict[int, list[Numbered]] = {}
@@ -159,13 +142,6 @@ class RedisProducer:
         if number_of(rolled):
             after_roll(self._core, partition, manifest.rules)
         return first
-
-    def _checked(self, sequence: int | None) -> int:
-        if sequence is None:
-            sequence = self.last_sequence() + 1
-        if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
-            raise InvalidArgument(f"sequence must be a whole number, not negative: {sequence!r}")
-        return sequence
 
     # Routing -------------------------------------------------------------------------------
 
@@ -239,30 +215,6 @@ class RedisProducer:
             self._core.change("release", self.name, self._user)
         except StoreClosed:
             return  # Then it is free when its time is over.
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _renewal(producer: RedisProducer) -> Callable[[], None]:
-    """Return what keeps a name for as long as its producer is in use: who drops one frees it."""
-    seen = weakref.ref(producer)
-
-    def beat() -> None:
-        user = seen()
-        if user is None:
-            raise StoreClosed("the producer was dropped")
-        user.renew()
-
-    return beat
 
 
 def _digits(sequence: int) -> str:

@@ -228,10 +228,14 @@ class RedisTopic:
         for partition, stop in stops.items():
             yield from feed.tables(partition, stop, within)
 
-    def offsets(self, start: Start = "latest") -> Mapping[int, int]:
+    def offsets(
+        self, start: Start = "latest", *, partitions: Partitions = None
+    ) -> Mapping[int, int]:
         """Return the offset that `start` stands for in each partition."""
         core = self._core
         core.require_open()
+        if partitions is not None:
+            return resolved(core, start, core.chosen(partitions))
         # Asked for all the time, so by a manifest that may be a moment old: partitions know better.
         while (manifest := core.known()) is not None:
             found = resolved(core, start, range(manifest.partitions))

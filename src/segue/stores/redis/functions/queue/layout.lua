@@ -6,6 +6,7 @@ local LOOKED_MAX = 10000   -- messages one call passes over, gives back or promo
 local HELD_MAX = 10000     -- messages of a queue that wait for their groups; beyond, lanes wait
 local SLICE = 100          -- who is looked at in a line at a time
 local ARGUMENTS_MAX = 4000 -- what one command is given at most
+local PORTION_BYTES_MAX = @PORTION_BYTES_MAX@  -- what one call delivers, but for one message
 local ASIDE = 4294967295
 local DIGEST_BYTES = 16
 local TOKEN_KEPT_MS = 30 * 86400000  -- Tokens go by the clock as well: this is for one set back.

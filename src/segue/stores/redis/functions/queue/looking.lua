@@ -1,30 +1,43 @@
 -- Looking, without changing anything anybody could see.
 
+-- Visit what came back to a priority, or waits for its group, until `visit` says 'all'; tell whether it did.
+local function each_touched(q, priority, visit)
+  return each_in_line(q, priority, function(id)
+    local s, item = state_of(q, id), item_of(q, id)
+    if not s or not item then return false end
+    local home, offset = place_of(id)
+    return visit(id, s, home, offset, priority, item) == 'all'
+  end)
+end
+
+-- Visit what was never delivered of a lane, from `first` on and before `stop`, until `visit` says 'lane',
+-- or 'all'; tell whether it said that.
+local function each_fresh(q, lane, first, stop, visit)
+  local offset, segment = lane.next_offset - lane.count, lane.head
+  if first > offset then
+    local number, start = segment_of(q, lane, first)
+    offset, segment = math.max(offset, start), number
+  end
+  stop = math.min(stop, lane.next_offset)
+  while offset < stop and segment <= lane.tail do
+    for _, item in ipairs(redis.call('LRANGE', segment_key(lane, segment), 0, -1)) do
+      if offset >= first and offset < stop and is_sound(item) then
+        local said = visit(id_of(lane.priority, offset), nil, lane.priority, offset, lane.priority, item)
+        if said then return said == 'all' end
+      end
+      offset = offset + 1
+    end
+    segment = segment + 1
+  end
+  return false
+end
+
 -- Visit what waits, in order, until `visit(id, state or nil, lane, offset, priority, item)` says
 -- 'all'; 'lane' ends with what was never delivered of a priority.
 local function each_waiting(q, visit)
   for _, lane in ipairs(lanes_of(q)) do
-    local priority = lane.priority
-    local is_done = each_in_line(q, priority, function(id)
-      local s, item = state_of(q, id), item_of(q, id)
-      if not s or not item then return false end
-      local home, offset = place_of(id)
-      return visit(id, s, home, offset, priority, item) == 'all'
-    end)
-    if is_done then return end
-    local offset = lane.next_offset - lane.count
-    local segment = lane.head
-    local said
-    while offset < lane.next_offset and segment <= lane.tail and said ~= 'lane' do
-      local items = redis.call('LRANGE', segment_key(lane, segment), 0, -1)
-      for _, item in ipairs(items) do
-        said = is_sound(item) and visit(id_of(priority, offset), nil, priority, offset, priority, item)
-        if said == 'all' then return end
-        if said == 'lane' then break end
-        offset = offset + 1
-      end
-      segment = segment + 1
-    end
+    if each_touched(q, lane.priority, visit) then return end
+    if each_fresh(q, lane, 0, lane.next_offset, visit) then return end
   end
 end
 
@@ -65,10 +78,12 @@ local function peek(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
-  local answer, left = {}, tonumber(argv[4])
+  local answer, left, bytes = {}, tonumber(argv[4]), PORTION_BYTES_MAX
   if q.paused then return answer end
   each_admitted(q, function(id, s, priority, item, is_outlived)
     if not is_outlived then
+      bytes = bytes - #item
+      if bytes < 0 and #answer > 0 then return true end
       answer[#answer + 1] = id
       answer[#answer + 1] = priority
       answer[#answer + 1] = s and s.attempt + 1 or 1
@@ -185,23 +200,65 @@ local function stats(base, _, now_us, ticks_us)
     redis.call('HGETALL', base .. ':totals'), math.floor(bytes) }
 end
 
--- Answer the segment size, where each priority's first message that was never delivered is, and all
--- that waits: priority, offset (-1 if it came back), item.
-local function state(base, _, now_us, ticks_us)
+-- Tell whether a message that was touched stands at the front of the head, and not where it was pushed.
+local function is_returned(s, lane)
+  return s ~= nil and (lane == ASIDE or s.cause ~= HELD)
+end
+
+-- Answer the segment size, where each priority's first message that was never delivered is, and what
+-- waits: priority, offset (-1 if it came back), item. All, or with 4:priority what 5:segment has of it.
+local function state(base, argv, now_us, ticks_us)
   local q = open(base, now_us, ticks_us)
   if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
   finish(q)
+  local size = q.rules.segment_size
   local cursors, waiting = {}, {}
   for _, lane in ipairs(lanes_of(q)) do
     cursors[#cursors + 1] = lane.priority
     cursors[#cursors + 1] = lane.next_offset - lane.count
   end
-  each_waiting(q, function(_, s, lane, offset, priority, item)
+  local function show(_, s, lane, offset, priority, item)
     waiting[#waiting + 1] = priority
-    waiting[#waiting + 1] = (s and (lane == ASIDE or s.cause ~= HELD)) and -1 or offset
+    waiting[#waiting + 1] = is_returned(s, lane) and -1 or offset
     waiting[#waiting + 1] = item
-  end)
-  return { q.rules.segment_size, cursors, waiting }
+  end
+  if not argv[4] then
+    each_waiting(q, show)
+  else
+    local lane, number = lane_of(q, tonumber(argv[4])), tonumber(argv[5])
+    local cursor = lane.next_offset - lane.count
+    each_touched(q, lane.priority, function(id, s, home, offset, priority, item)
+      local place = is_returned(s, home) and cursor or offset
+      if math.floor(place / size) == number then show(id, s, home, offset, priority, item) end
+    end)
+    each_fresh(q, lane, number * size, (number + 1) * size, show)
+  end
+  return { size, cursors, waiting }
+end
+
+-- Answer the segment size, and of each priority in which something waits: itself, how many, the first
+-- and the last segment. What is damaged counts until somebody meets it.
+local function metadata(base, _, now_us, ticks_us)
+  local q = open(base, now_us, ticks_us)
+  if not tended(q) then return redis.error_reply('SEGUEAGAIN') end
+  finish(q)
+  local size, rows = q.rules.segment_size, {}
+  for _, lane in ipairs(lanes_of(q)) do
+    local cursor, count = lane.next_offset - lane.count, lane.count
+    local first, last = math.huge, -1
+    if count > 0 then first, last = cursor, lane.next_offset - 1 end
+    each_touched(q, lane.priority, function(_, s, home, offset)
+      local place = is_returned(s, home) and cursor or offset
+      count, first, last = count + 1, math.min(first, place), math.max(last, place)
+    end)
+    if count > 0 then
+      rows[#rows + 1] = lane.priority
+      rows[#rows + 1] = count
+      rows[#rows + 1] = math.floor(first / size)
+      rows[#rows + 1] = math.floor(last / size)
+    end
+  end
+  return { size, rows }
 end
 
 -- Return the item of a message that was never delivered.

@@ -53,15 +53,20 @@ local function take_returned(q, priority, settles)
   return delivery, true
 end
 
--- Take up to `most` neighbours that were never delivered. Returns a delivery, how many were looked
--- at, and whether the lane must wait for the groups of those before.
-local function take_from_lane(q, lane, most, settles)
+-- Take up to `most` neighbours that were never delivered, no more than `bytes` but for one. Returns a
+-- delivery, how many were looked at, and whether the lane must wait for the groups of those before.
+local function take_from_lane(q, lane, most, bytes, settles)
   local priority = lane.priority
   local first = lane.next_offset - lane.count
   local items = take_fresh(lane, most)
   if not items then return nil, 0, false end
   local taken, start = {}, first
   for place, item in ipairs(items) do
+    bytes = bytes - #item
+    if bytes < 0 and #taken > 0 then
+      untake_fresh(lane, items, place)
+      break
+    end
     local flags, _, _, last = string.byte(item, 9, 12)
     if not last or (flags > 0 and not is_sound(item)) then
       if #taken > 0 then
@@ -129,7 +134,7 @@ end
 local function take(q, most, settles)
   local out = {}
   if q.paused then return out, false end
-  local looked = 0
+  local looked, bytes = 0, PORTION_BYTES_MAX
   local full = {}
   -- None is more urgent than 0: where that seems to have enough, the others are not asked for yet.
   local is_short = q.in_line == 0 and q.lanes[0].count >= most
@@ -145,7 +150,8 @@ local function take(q, most, settles)
         if found then progressed, looked = true, looked + 1 end
         if delivery then
           out[#out + 1] = delivery
-          most = most - 1
+          most, bytes = most - 1, bytes - #delivery.items[1]
+          if bytes <= 0 then most = 0 end
         end
       until not found or most == 0 or looked > LOOKED_MAX or q.called ~= called
       -- Who was called up, because another has left its group, may come before all the rest.
@@ -154,7 +160,7 @@ local function take(q, most, settles)
       local changed = false
       while most > 0 and lane.count > 0 and not full[priority] and looked <= LOOKED_MAX do
         local size, is_full
-        delivery, size, is_full = take_from_lane(q, lane, most, settles)
+        delivery, size, is_full = take_from_lane(q, lane, most, bytes, settles)
         looked = looked + (delivery and 1 or size)
         changed = true
         if is_full then
@@ -162,6 +168,8 @@ local function take(q, most, settles)
         elseif delivery then
           out[#out + 1] = delivery
           most = most - #delivery.items
+          for _, item in ipairs(delivery.items) do bytes = bytes - #item end
+          if bytes <= 0 then most = 0 end
           progressed = true
         end
         if q.called ~= called then

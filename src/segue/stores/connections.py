@@ -1,44 +1,39 @@
-"""Connections to one server: a few, kept and handed round."""
+"""Connections to one server: a few, kept and handed round. The same for every kind of server."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from segue.errors import ConnectionsBusy, StoreUnavailable
-from segue.stores.redis.forking import in_every_child
+from segue.stores.forking import in_every_child
 
 IDLE_SECONDS_MAX: Final = 60.0
 """How long a connection beyond those that are kept may be idle before it is closed."""
 
 
 class Connection(Protocol):
-    """What is used of a connection of redis-py."""
+    """What is asked of a connection."""
 
     def connect(self) -> None: ...
 
     def disconnect(self) -> None: ...
 
-    def pack_command(self, *words: object) -> list[bytes]: ...
 
-    def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
-
-    def read_response(self, *, timeout: float = ...) -> object: ...
+C = TypeVar("C", bound=Connection)
 
 
-class Pool:
+class Pool(Generic[C]):
     """At most `size` connections; half of them stay open when nobody uses them.
 
     Whoever asks gets the one used last, else a new one, else waits for `wait_seconds`. Safe from
     any thread; after a fork the child opens its own.
     """
 
-    def __init__(
-        self, connect: Callable[[], Connection], *, size: int, wait_seconds: float
-    ) -> None:
+    def __init__(self, connect: Callable[[], C], *, size: int, wait_seconds: float) -> None:
         self._connect = connect
         self._size = size
         self._kept = max(1, size // 2)
@@ -50,9 +45,9 @@ class Pool:
     def begin(self) -> None:
         """Have no connections. After a fork those that were open are the parent's."""
         self._changed = threading.Condition()
-        self._idle: deque[tuple[float, Connection]] = deque()
+        self._idle: deque[tuple[float, C]] = deque()
         # Weak: whoever is interrupted between two steps may drop one on the floor.
-        self._used: WeakSet[Connection] = WeakSet()
+        self._used: WeakSet[C] = WeakSet()
 
     @property
     def open(self) -> int:
@@ -60,7 +55,7 @@ class Pool:
         return len(self._idle) + len(self._used)
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[C]:
         """Yield a connection; one that an error went through is closed. Raises ConnectionsBusy."""
         connection = self.take()
         try:
@@ -70,7 +65,7 @@ class Pool:
             raise
         self.give_back(connection)
 
-    def take(self, *, wait_seconds: float | None = None) -> Connection:
+    def take(self, *, wait_seconds: float | None = None) -> C:
         """Return a connection, to be given back or dropped.
 
         Raises ConnectionsBusy, and StoreUnavailable once the pool is closed.
@@ -100,10 +95,10 @@ class Pool:
             raise
         return connection
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: C) -> None:
         """Let others use a connection that is in order."""
         now = time.monotonic()
-        spare: list[Connection] = []
+        spare: list[C] = []
         with self._changed:
             self._used.discard(connection)
             if self._is_closed:
@@ -116,12 +111,12 @@ class Pool:
         for each in spare:
             each.disconnect()
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: C) -> None:
         """Close a connection of which nobody knows how it stands."""
         connection.disconnect()
         self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: C) -> None:
         with self._changed:
             self._used.discard(connection)
             self._changed.notify()
@@ -134,6 +129,11 @@ class Pool:
             self._changed.notify_all()
         for connection in idle:
             connection.disconnect()
+
+    def in_use(self) -> list[C]:
+        """Return the connections that somebody uses now."""
+        with self._changed:
+            return list(self._used)
 
     def close(self) -> None:
         """Close what is idle; what is in use closes when it is given back."""

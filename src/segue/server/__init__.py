@@ -1,0 +1,13 @@
+"""A store behind HTTP: `segue serve`. Needs the extra `server`.
+
+A request's way in: protocol.py (bytes, and who is too slow) → app.py (from the first byte to the
+answer; asgi.py, bodies.py) → access.py (who may; tokens.py) → routing.py and call.py → routes/.
+
+routes/        every route, by what it is about; openapi.py describes them, pages/ shows that
+requests.py    answers that are remembered, so that repeating does nothing twice
+sessions.py    what is held for clients between requests; holding.py, members.py, task_desk.py
+waiting.py     long polls; streams.py, reading.py, arrow.py, bulk*.py: much at a time
+operations.py  what an operator sees: health.py, metrics.py, access_log.py, audit.py
+threads.py     the threads that ask the store, shared out fairly
+serving.py     the server as something that runs; building.py puts it together
+"""

@@ -1,0 +1,105 @@
+"""What was done by those who may do everything, kept in a topic of the store itself.
+
+An act is written down after it was done, by a thread: who waits for the answer does not wait for
+this. What cannot be written is logged, so that it is somewhere.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from segue.delivery.topic_rules import TopicRules
+from segue.errors import SegueError
+from segue.server.access import AUDIT_TOPIC
+from segue.stores.contract import Store
+from segue.stores.http.wire.base import Answer
+from segue.stores.topic_contract import Topic
+
+logger = logging.getLogger(__name__)
+
+KEEP_SECONDS: Final = 90 * 86_400.0
+PENDING_MAX: Final = 10_000
+"""How many acts may wait to be written; those beyond go to the log alone."""
+
+
+class Act(Answer):
+    """One thing that was done, or tried."""
+
+    time_us: int
+    token: str
+    """Whose token it was, by name."""
+    token_id: str
+    method: str
+    path: str
+    remote: str
+    status: int
+
+
+class Entry(Act):
+    """An act, and where it stands."""
+
+    offset: int
+
+
+class Audit:
+    """Writes acts down. Safe from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="segue-audit")
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._topic: Topic | None = None
+
+    def note(self, act: Act) -> None:
+        """Have an act written down soon."""
+        with self._lock:
+            if self._pending < PENDING_MAX:
+                self._pending += 1
+                self._thread.submit(self._append, act)
+                return
+        logger.warning("act not audited reason=too many act=%s", act)
+
+    def _append(self, act: Act) -> None:
+        try:
+            self._opened().append(msgspec.json.encode(act), timestamp=act.time_us)
+        except SegueError as error:
+            logger.warning("act not audited reason=%s act=%s", error, act)
+        finally:
+            with self._lock:
+                self._pending -= 1
+
+    def _opened(self) -> Topic:
+        if self._topic is None:
+            self._topic = self._store.topic(
+                AUDIT_TOPIC, partitions=1, rules=TopicRules(keep_seconds=KEEP_SECONDS)
+            )
+        return self._topic
+
+    def close(self) -> None:
+        """Return once everything is written down."""
+        self._thread.shutdown()
+
+
+def entries_of(store: Store, *, after: int | None, limit: int) -> Iterator[Entry]:
+    """Yield acts in their order: those behind offset `after`, or the last ones."""
+    if AUDIT_TOPIC not in store.topics():
+        return
+    topic = store.topic(AUDIT_TOPIC)
+    first, end = topic.offsets("earliest")[0], topic.offsets("latest")[0]
+    start = max(first, end - limit if after is None else after + 1)
+    if start >= end:
+        return
+    for record in topic.records({0: start}, max_records=limit):
+        if record.value is None:
+            continue
+        try:
+            act = msgspec.json.decode(record.value, type=Act)
+        except msgspec.DecodeError:
+            logger.warning("no act topic=%s offset=%d", AUDIT_TOPIC, record.offset)
+            continue
+        yield Entry(offset=record.offset, **msgspec.structs.asdict(act))

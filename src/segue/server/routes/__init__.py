@@ -1,0 +1,46 @@
+"""Every route of the server, by what it is about."""
+
+from segue.server.routes import (
+    about,
+    bulk,
+    dapr,
+    docs_pages,
+    groups,
+    letters,
+    locks,
+    messages,
+    operating,
+    producers,
+    queues,
+    readers,
+    records,
+    rings,
+    schedules,
+    seed,
+    segments,
+    tasks,
+    topics,
+)
+from segue.server.routing import Route
+
+ALL: tuple[Route, ...] = (
+    *about.ROUTES,
+    *operating.ROUTES,
+    *messages.ROUTES,
+    *queues.ROUTES,
+    *letters.ROUTES,
+    *locks.ROUTES,
+    *rings.ROUTES,
+    *topics.ROUTES,
+    *records.ROUTES,
+    *readers.ROUTES,
+    *groups.ROUTES,
+    *producers.ROUTES,
+    *segments.ROUTES,
+    *bulk.ROUTES,
+    *tasks.ROUTES,
+    *schedules.ROUTES,
+    *seed.ROUTES,
+    *dapr.ROUTES,
+    *docs_pages.ROUTES,
+)

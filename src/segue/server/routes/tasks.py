@@ -1,0 +1,403 @@
+"""Tasks, without any code of theirs: queueing, looking, cancelling, bringing back.
+
+A task is a message; `/tasks/{queue}/{message}` is its id. Roles and names go by the queue.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import msgspec
+
+from segue.delivery.topic_record import MOMENT_US_MAX
+from segue.errors import (
+    AccessDenied,
+    InvalidArgument,
+    InvalidName,
+    QueueFull,
+    RecordTooLarge,
+    TaskNotFound,
+)
+from segue.server.call import Call
+from segue.server.refusal import Refused
+from segue.server.routing import AsyncHandler, Role, Route
+from segue.server.task_desk import ExtraMissing
+from segue.server.tracing import with_trace
+from segue.server.waiting import WAIT_SECONDS_MAX
+from segue.stores.http.wire.tasks import (
+    Cancelled,
+    EnqueueTask,
+    Queued,
+    Retried,
+    TaskJson,
+    Tasks,
+    TaskState,
+    WorkerJson,
+    Workers,
+)
+
+if TYPE_CHECKING:
+    from segue.tasks.desk import Desk
+    from segue.tasks.records import TaskRecord
+
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 10_000
+"""How many tasks one list shows."""
+LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS_MAX: Final = 5.0
+"""How often whoever waits looks whether the message is still there at all: ever less often."""
+PRESENCE_SECONDS: Final = 0.5
+"""How soon it is noticed that whoever waits has left."""
+
+T = TypeVar("T")
+
+
+class Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to list."""
+
+    state: TaskState | None = None
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    """Only those whose error has this in it."""
+    since_us: Annotated[int, msgspec.Meta(ge=0, le=MOMENT_US_MAX)] | None = None
+    """Only those that something happened to since."""
+    until_us: Annotated[int, msgspec.Meta(ge=0, le=MOMENT_US_MAX)] | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class Wait(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long to wait."""
+
+    wait: float = 0
+
+
+async def needing_tasks(call: Call, step: Callable[[], T]) -> T:
+    """Return what `step` returns, from a thread. Raises Refused where tasks are not installed."""
+    try:
+        return await call.in_thread(step)
+    except ExtraMissing as error:
+        raise Refused(501, "extra_missing", str(error)) from None
+
+
+def asking(step: Callable[[Call], object]) -> AsyncHandler:
+    """Return a handler that makes `step` in a thread, where tasks are installed."""
+
+    async def handle(call: Call) -> object:
+        return await needing_tasks(call, lambda: step(call))
+
+    return handle
+
+
+def id_of(call: Call) -> str:
+    """Return the id of the task that the path names."""
+    queue, message = call.names
+    return f"{queue}/{message}"
+
+
+# Looking ---------------------------------------------------------------------------------------
+
+
+def find(call: Call) -> Tasks:
+    """List tasks."""
+    asked = call.query(Filter)
+    if not 1 <= asked.limit <= LIMIT_MAX:
+        raise InvalidArgument(f"limit must be from 1 to {LIMIT_MAX}: {asked.limit}")
+    desk = call.desk.tasks.desk
+    if asked.queue is not None:
+        if not call.grant.covers(asked.queue):
+            raise AccessDenied(f"the token is not good for queue {asked.queue}")
+        return _listed(_found(desk, asked, asked.queue))
+    if not call.grant.is_limited:
+        return _listed(_found(desk, asked, None))
+    found: list[TaskRecord] = []
+    for name in filter(call.grant.covers, call.store.queues()):
+        found += _found(desk, asked, name)
+        if len(found) >= asked.limit:
+            break
+    return _listed(found[: asked.limit])
+
+
+def _found(desk: "Desk", asked: Filter, queue: str | None) -> "list[TaskRecord]":
+    from segue.tasks.states import State
+
+    return desk.find(
+        states=() if asked.state is None else (State(asked.state),),
+        task=asked.task,
+        queue=queue,
+        error=asked.error,
+        since_us=asked.since_us,
+        until_us=asked.until_us,
+        limit=asked.limit,
+    )
+
+
+def _listed(found: "list[TaskRecord]") -> Tasks:
+    return Tasks(tasks=[task_json(record) for record in found])
+
+
+def show(call: Call) -> TaskJson:
+    """Tell all that is known of a task."""
+    return task_json(call.desk.tasks.desk.record(id_of(call)))
+
+
+def task_json(record: "TaskRecord") -> TaskJson:
+    """Return a record as it is sent."""
+    return TaskJson(
+        id=record.id,
+        task=record.task,
+        queue=record.queue,
+        state=record.state.value,
+        attempt=record.attempt,
+        pushed_us=record.pushed_us or None,
+        due_us=record.due_us or None,
+        started_us=record.started_us or None,
+        finished_us=record.finished_us or None,
+        updated_us=record.updated_us or None,
+        wait_seconds=record.wait_us / 1_000_000 if record.started_us else None,
+        run_seconds=record.run_us / 1_000_000 if record.finished_us else None,
+        worker=record.worker or None,
+        schedule=record.schedule or None,
+        error=record.error or None,
+        traceback=record.traceback or None,
+        args=raw_json(record.args),
+        progress=raw_json(record.progress),
+        result=raw_json(record.result),
+    )
+
+
+def raw_json(data: bytes | None) -> msgspec.Raw:
+    """Return JSON to the letter; what turns out to be none, as text."""
+    if not data:
+        return msgspec.Raw(b"null")
+    try:
+        msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode(data.decode(errors="backslashreplace")))
+    return msgspec.Raw(data)
+
+
+async def result(call: Call) -> TaskJson | None:
+    """Wait until a task is finished."""
+    deadline = time.monotonic() + min(call.query(Wait).wait, WAIT_SECONDS_MAX)
+    tasks = call.desk.tasks
+    task_id = id_of(call)
+    record = await needing_tasks(call, lambda: tasks.desk.record(task_id))
+    if not is_finished(record) and time.monotonic() < deadline:
+        news = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # Nobody waits any more: the loop is closed.
+                loop.call_soon_threadsafe(news.set)
+
+        telling = tasks.watch.telling(task_id, tell)
+        await call.in_thread(telling.__enter__)
+        try:
+            record = await _finished(
+                call,
+                lambda: call.in_thread(lambda: tasks.desk.record(task_id)),
+                news,
+                deadline,
+            )
+        finally:
+            telling.__exit__(None, None, None)
+    return task_json(record) if is_finished(record) else None
+
+
+async def _finished(
+    call: Call, look: "Callable[[], Awaitable[TaskRecord]]", news: asyncio.Event, deadline: float
+) -> "TaskRecord":
+    """Look whenever there is news, and now and then; return the last that was seen."""
+    pause = LOOK_SECONDS
+    while True:
+        call.require_grant()
+        record = await look()
+        now = time.monotonic()
+        if is_finished(record) or now >= deadline:
+            return record
+        look_again = min(now + pause, deadline)
+        while not news.is_set() and (left := look_again - time.monotonic()) > 0:
+            if call.is_gone() or call.desk.waiting.is_closed:
+                return record
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), min(left, PRESENCE_SECONDS))
+        news.clear()
+        pause = min(2 * pause, LOOK_SECONDS_MAX)
+
+
+def is_finished(record: "TaskRecord") -> bool:
+    """Tell whether anything will follow."""
+    from segue.tasks.states import TERMINAL
+
+    return record.state in TERMINAL
+
+
+def workers(call: Call) -> Workers:
+    """Tell which workers are there."""
+    tasks = call.desk.tasks
+    _ = tasks.desk  # Raises ExtraMissing.
+    from segue.tasks.worker.reports import read_reports
+
+    return Workers(
+        workers=[
+            msgspec.convert(report, WorkerJson, from_attributes=True)
+            for report in read_reports(call.store, tasks.clock())
+            if all(map(call.grant.covers, report.queues))
+        ]
+    )
+
+
+# Acting ----------------------------------------------------------------------------------------
+
+
+async def enqueue(call: Call) -> Queued:
+    """Queue a call of a task, and wake a worker that waits for one."""
+    body = with_trace([call.body(EnqueueTask)], call.headers)[0]
+    queue = call.names[0]
+    task_id = await needing_tasks(call, lambda: _push(call, body))
+    call.desk.waiting.wake(queue)
+    return Queued(id=task_id, task=body.task)
+
+
+def _push(call: Call, body: EnqueueTask) -> str:
+    tasks = call.desk.tasks
+    _ = tasks.desk  # Raises ExtraMissing.
+    from segue.tasks.envelope import TASK_NAME_MAX, Envelope, write_envelope
+    from segue.tasks.records import task_id_of
+    from segue.tasks.rules import PRIORITY_DEFAULT
+
+    name = body.task
+    if not name.strip() or not name.isprintable() or len(name) > TASK_NAME_MAX:
+        raise InvalidArgument(
+            f"the name of a task is printable text of at most {TASK_NAME_MAX} characters"
+        )
+    if body.delay is not None and body.at_us is not None:
+        raise InvalidArgument("a call has a delay or a time, not both")
+    try:
+        envelope = Envelope(name, body.arguments(), body.retries, body.timeout)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    delay = body.delay
+    if body.at_us is not None:
+        delay = max(0, body.at_us - tasks.clock()) / 1_000_000 or None
+    message = call.queue.push(
+        write_envelope(envelope),
+        priority=PRIORITY_DEFAULT if body.priority is None else body.priority,
+        delay=delay,
+        ttl=body.ttl,
+        # As a task names them: those of two tasks are not the same.
+        key=None if body.unique is None else f"{name}:{body.unique}",
+        group=None if body.key is None else f"{name}:{body.key}",
+        headers=body.headers,
+        wait=0,
+    )
+    return task_id_of(call.names[0], message)
+
+
+def cancel(call: Call) -> Cancelled:
+    """Have a task not run, or stop if it runs."""
+    return Cancelled(cancelled=call.desk.tasks.desk.cancel(id_of(call)))
+
+
+async def retry(call: Call) -> Retried:
+    """Bring a dead task back, and wake a worker that waits for one."""
+
+    def bring_back() -> bool:
+        desk = call.desk.tasks.desk
+        desk.record(id_of(call))  # Raises TaskNotFound.
+        return desk.retry(id_of(call))
+
+    retried = await needing_tasks(call, bring_back)
+    if retried:
+        call.desk.waiting.wake(call.names[0])
+    return Retried(retried=retried)
+
+
+_TASK: Final = "/tasks/{queue}/{message}"
+_ASKING: Final = (InvalidArgument, InvalidName, TaskNotFound)
+_NOT_INSTALLED: Final = 501
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/tasks",
+        summary="List tasks: the unfinished first, then the finished, the latest first",
+        role=Role.READ,
+        about="tasks",
+        handle_async=asking(find),
+        query=Filter,
+        answer=Tasks,
+        errors=(InvalidArgument, InvalidName, AccessDenied),
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="POST",
+        path="/tasks/{queue}",
+        summary="Queue a call of a task",
+        role=Role.PRODUCE,
+        about="tasks",
+        handle_async=enqueue,
+        body=EnqueueTask,
+        answer=Queued,
+        errors=(InvalidArgument, InvalidName, RecordTooLarge, QueueFull),
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="GET",
+        path=_TASK,
+        summary="Tell all that is known of a task",
+        role=Role.READ,
+        about="tasks",
+        handle_async=asking(show),
+        answer=TaskJson,
+        errors=_ASKING,
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="GET",
+        path=f"{_TASK}/result",
+        summary="Wait until a task is finished; 204 if it is not yet",
+        role=Role.READ,
+        about="tasks",
+        handle_async=result,
+        query=Wait,
+        answer=TaskJson,
+        errors=_ASKING,
+        statuses=(204, _NOT_INSTALLED),
+    ),
+    Route(
+        method="POST",
+        path=f"{_TASK}/cancel",
+        summary="Have a task not run, or stop if it runs",
+        role=Role.ADMIN,
+        about="tasks",
+        handle_async=asking(cancel),
+        answer=Cancelled,
+        errors=_ASKING,
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="POST",
+        path=f"{_TASK}/retry",
+        summary="Bring a dead task back, with all its tries anew",
+        role=Role.ADMIN,
+        about="tasks",
+        handle_async=retry,
+        answer=Retried,
+        errors=_ASKING,
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="GET",
+        path="/workers",
+        summary="Tell which workers are there, and what they are at",
+        role=Role.READ,
+        about="tasks",
+        handle_async=asking(workers),
+        answer=Workers,
+        statuses=(_NOT_INSTALLED,),
+    ),
+)

@@ -1,0 +1,144 @@
+"""`segue serve` as a process that is killed and started again, and those who use it meanwhile."""
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import segue
+from segue.errors import LeaseLost, QueueEmpty
+from segue.log.options import SyncName
+from tests.crash.channel import Channel
+
+QUEUE: Final = "jobs"
+CALLS_MAX: Final = 1_000_000
+"""A child that nobody stops ends all the same."""
+LEASE_SECONDS: Final = 1.0
+"""What was leased to somebody who never heard of it comes back after so long."""
+POLL_SECONDS: Final = 0.5
+END_SECONDS_MAX: Final = 30.0
+PORT_MIN: Final = 10_000
+PORTS_TRIED: Final = 10_000
+STOP: Final = "stop"
+DONE: Final = "done"
+
+_ROOT: Final = Path(__file__).parents[2]
+
+
+class ServeProcess:
+    """One server, on one port for all its lives."""
+
+    def __init__(self, store: Path, *, sync: SyncName, retry: float = 30) -> None:
+        self._store = store
+        self._sync = sync
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.patient_url = f"{self.url}?retry={retry:g}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Begin to serve; return once it listens."""
+        command = [sys.executable, "-m", "segue", "serve", str(self._store), "--json"]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port), "--sync", self._sync],
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the server did not begin; see its standard error"
+        assert json.loads(line)["url"] == self.url
+        return self
+
+    def kill(self) -> None:
+        """Send SIGKILL, and wait for the end."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        code = self._process.poll()
+        assert code is None, f"the server ended by itself with {code}"
+        self._process.kill()
+        assert self._process.wait(END_SECONDS_MAX) == -signal.SIGKILL
+        self._process.stdout.close()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+
+def free_port() -> int:
+    """Return a port nobody listens on, below those that connections are given if there are any."""
+    # One that a connection of a client may be given could be taken while its server is away.
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    below = range(max(PORT_MIN, lowest - PORTS_TRIED), lowest)
+    for port in [*random.sample(below, len(below)), 0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise AssertionError("no port is free")
+
+
+# Those who use it ----------------------------------------------------------------------------
+
+
+def push_until_told(channel: Channel, url: str, worker: int) -> None:
+    """Push `<worker> <number>`; report each number once it is acknowledged, then DONE."""
+    with segue.open(url) as store:
+        queue = store.queue(QUEUE)
+        for number in range(CALLS_MAX):
+            if channel.has_order():
+                break
+            queue.push(f"{worker} {number}".encode())
+            channel.report(number)
+    channel.report(DONE)
+
+
+def work_until_told(channel: Channel, url: str) -> None:
+    """Lease and ack; report the body and how the ack ended, then DONE.
+
+    "acked" was acknowledged; "lost" is what an ack says that was made, and made again because the
+    server was killed before it answered, or whose lease ended.
+    """
+    with segue.open(url) as store:
+        queue = store.queue(QUEUE)
+        while not channel.has_order():
+            try:
+                job = queue.lease(ttl=LEASE_SECONDS, wait=POLL_SECONDS)
+            except QueueEmpty:
+                continue
+            try:
+                queue.ack(job.receipt)
+            except LeaseLost:
+                channel.report(["lost", job.text, job.id])
+            else:
+                channel.report(["acked", job.text, job.id])
+    channel.report(DONE)
+
+
+def lease_and_wait(channel: Channel, url: str, ttl: float) -> None:
+    """Lease one message, waiting for it; report body and receipt, and stay until told."""
+    with segue.open(url) as store:
+        channel.report("waiting")
+        job = store.queue(QUEUE).lease(ttl=ttl, wait=END_SECONDS_MAX)
+        channel.report([job.text, job.receipt])
+        channel.wait_for_order()

@@ -1,0 +1,72 @@
+"""A real `segue serve` for pages that tell of one, wherever they say `localhost:8000`."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.integration.cli_support import PATIENCE_SECONDS
+
+ENVIRONMENT: Final = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+SERVE: Final = "segue serve "
+_USUAL: Final = re.compile(r"\b(localhost|127\.0\.0\.1):8000\b")
+_SERVED: Final = re.compile(r"serving .* at http://127\.0\.0\.1:(\d+)\n")
+
+
+class PageServer:
+    """The server a page has started last; or one on an empty directory, if it starts none."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._errors = directory / ".serve-errors"
+        self._process: subprocess.Popen[str] | None = None
+        self._port = ""
+
+    def for_real(self, text: str) -> str:
+        """Return `text` with the address of the server where it says the usual one."""
+        if _USUAL.search(text) is None:
+            return text
+        if self._process is None:
+            self.start(f"{SERVE}.served")
+        return _USUAL.sub(f"127.0.0.1:{self._port}", text)
+
+    def start(self, line: str) -> str:
+        """Serve as a line of the page says, on a free port; return what that prints.
+
+        The server before it is ended, as whoever follows the page would do.
+        """
+        self.end()
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [*shlex.split(line), "--port", "0"],
+                cwd=self._directory,
+                env=ENVIRONMENT,
+                executable=str(Path(sys.executable).with_name("segue")),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = _SERVED.fullmatch(said)
+        assert found is not None, (line, said, self._errors.read_text())
+        self._port = found[1]
+        return said
+
+    def end(self) -> None:
+        """End it in order, as Ctrl-C would."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.terminate()
+        try:
+            code = process.wait(PATIENCE_SECONDS)
+        finally:
+            process.kill()
+            assert process.stdout is not None
+            process.stdout.close()
+        assert code == 0, self._errors.read_text()
+        assert "Traceback" not in self._errors.read_text()

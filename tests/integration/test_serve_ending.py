@@ -1,0 +1,224 @@
+"""`segue serve` ends when it is told to, whatever its threads are doing."""
+
+import fcntl
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import segue
+from segue.stores.opening import open_directory
+from tests.integration.cli_support import PATIENCE_SECONDS
+from tests.unit.server_support import until
+
+ENDED_SECONDS_MAX: Final = 12.0
+"""With grace as short as here; a thread that is stuck is so for a minute."""
+PIPE_BYTES_MIN: Final = 16_000
+"""What a pipe holds on any system that we know."""
+
+STUCK: Final = """
+import sys, time
+import segue.cli.serve, segue.server.serving
+from segue.server.sessions import Sessions
+from segue.stores.file.queue import FileQueue
+from segue.stores.file.topics.topic import FileTopic
+
+segue.server.serving.GRACE_SECONDS = 1
+segue.cli.serve.CLOSING_SECONDS = 2.0
+segue.server.operations.LAST_LINES_SECONDS = 0.5
+
+def hang(*words, **options):
+    print("stuck", flush=True)
+    time.sleep(60)
+
+def hang_at_the_end(*words, **options):
+    try:
+        yield from [found] * 1_000
+    finally:
+        hang()
+
+whole = FileQueue.history
+def history(*words, **options):
+    global found
+    (found,) = whole(*words, **options)
+    return hang_at_the_end()
+
+{hanging}
+sys.argv = ["segue", "serve", *sys.argv[1:], "--port", "0", "--json"]
+from segue.cli import main
+sys.exit(main())
+"""
+"""A server in which something does not come back, and which takes little time to end."""
+COMPACTION: Final = "FileTopic.compact = hang"
+NOTHING: Final = """
+from segue.stores.file.store import FileStore
+close = FileStore.close
+def tell(self):
+    close(self)
+    open(sys.argv[2] + ".closed", "x").close()
+FileStore.close = tell
+"""
+"""Only that it is told when the store is closed."""
+
+
+@contextmanager
+def served(
+    store: Path, *words: str, hanging: str = COMPACTION, stderr: int = subprocess.PIPE
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Serve a store from a process of its own; yields that and the port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK.format(hanging=hanging), str(store), *words],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url: str = json.loads(process.stdout.readline())["url"]
+            yield process, int(url.rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+def ask(port: int, path: str, body: object) -> None:
+    """Have something done, of which the answer may never come."""
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    with suppress(OSError, http.client.HTTPException):
+        line.request("POST", path, json.dumps(body))
+        line.getresponse().read()
+    line.close()
+
+
+def seconds_to_end(process: subprocess.Popen[bytes]) -> float:
+    """Tell a process to end; return how long that took. Its exit code must be 0."""
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_SECONDS) == 0
+    return time.monotonic() - begun
+
+
+def test_a_thread_that_is_stuck_in_the_store_does_not_keep_the_process(tmp_path: Path) -> None:
+    """All that was answered is kept, so nobody needs to wait for what was not."""
+    with open_directory(tmp_path / "data") as store:
+        store.topic("orders", partitions=1)
+    with served(tmp_path / "data") as (process, port):
+        with segue.open(f"http://127.0.0.1:{port}") as client:
+            client.queue("jobs").push(b"kept")
+        asking = threading.Thread(
+            target=ask, args=(port, "/api/v1/topics/orders/compact", {}), daemon=True
+        )
+        asking.start()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"stuck\n"
+        seconds = seconds_to_end(process)
+        asking.join(PATIENCE_SECONDS)
+
+    assert seconds < ENDED_SECONDS_MAX
+    with open_directory(tmp_path / "data") as store:
+        assert [message.body for message in store.queue("jobs").pop_many(9)] == [b"kept"]
+
+
+def test_a_redrive_that_takes_its_time_does_not_keep_the_process(tmp_path: Path) -> None:
+    """Letters that were not brought back yet are dead letters still, and none is lost."""
+    with open_directory(tmp_path / "data") as store:
+        queue = store.queue("jobs")
+        queue.push_many([b"%d" % number for number in range(30)])
+        for job in queue.lease_many(30):
+            queue.nack(job, outcome="dead")
+    with served(tmp_path / "data") as (process, port):
+        asking = threading.Thread(
+            target=ask,
+            args=(port, "/api/v1/queues/jobs/dead-letters/redrive", {"rate": 0.2}),
+            daemon=True,
+        )
+        asking.start()
+        with segue.open(f"http://127.0.0.1:{port}") as client:
+            assert client.queue("jobs").pop(wait=PATIENCE_SECONDS) is not None
+        seconds = seconds_to_end(process)
+        asking.join(PATIENCE_SECONDS)
+
+    assert seconds < ENDED_SECONDS_MAX
+    with open_directory(tmp_path / "data") as store:
+        counts = store.queue("jobs").count()
+    assert counts.dead + counts.ready == 29
+
+
+def unread_bytes(process: subprocess.Popen[bytes]) -> int:
+    """Return how much of what a process printed nobody has read yet."""
+    assert process.stdout is not None
+    (size,) = struct.unpack("i", fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)))
+    return int(size)
+
+
+@pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT], ids=["apart", "along"])
+def test_an_access_log_that_nobody_reads_does_not_keep_the_process(
+    tmp_path: Path, stderr: int
+) -> None:
+    """Also where the errors go the same way. The store is closed in order all the same."""
+    words = ("--access-log", "-")
+    with served(tmp_path / "data", *words, hanging=NOTHING, stderr=stderr) as (process, port):
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+        for _ in range(1_000):  # Their lines are more than a pipe holds.
+            line.request("GET", "/live")
+            line.getresponse().read()
+        line.close()
+        until(lambda: unread_bytes(process) >= PIPE_BYTES_MIN)
+        seconds = seconds_to_end(process)
+
+    assert seconds < ENDED_SECONDS_MAX
+    assert (tmp_path / "data.closed").exists()
+
+
+@pytest.mark.parametrize(
+    ("hanging", "method", "path"),
+    [
+        ("Sessions.sweep = hang", "GET", "/live"),
+        ("FileQueue.history = history", "GET", "/api/v1/queues/jobs/history"),
+        ("FileQueue.count = hang", "GET", "/api/v1/queues/jobs/count"),
+    ],
+    ids=["ending sessions", "closing a stream", "the event loop"],
+)
+def test_whatever_hangs_does_not_keep_the_process(
+    tmp_path: Path, hanging: str, method: str, path: str
+) -> None:
+    """Neither a thread of the event loop's own, nor the event loop itself."""
+    with open_directory(tmp_path / "data") as store:
+        store.queue("jobs").push(b"x" * 100_000)
+    with (
+        served(tmp_path / "data", "--sync", "os", hanging=hanging) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as line,
+    ):
+        line.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        if "history" in hanging:
+            line.recv(1)
+            line.close()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"stuck\n"
+        seconds = seconds_to_end(process)
+
+    assert seconds < ENDED_SECONDS_MAX
+
+
+def test_a_server_that_cannot_say_where_it_is_ends_at_once(tmp_path: Path) -> None:
+    """With the exit code of who writes to a pipe that is closed, and not later without."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "segue", "serve", str(tmp_path / "data"), "--port", "0"]
+    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE) as process:
+        os.close(write)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert said == b""

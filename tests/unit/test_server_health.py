@@ -1,0 +1,119 @@
+"""How the server says it is: whether it gets anything done, and nothing of where its store is."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from segue.errors import StorageError
+from segue.server import threads
+from segue.server.health import LATE_SECONDS, Watchdog
+from tests.unit.server_support import PATIENCE_SECONDS, Place, placed, until
+
+ASKED = ("/live", "/ready", "/health")
+
+
+class Hand:
+    """A clock that a test moves, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+# What is told --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reason", ["listing /srv/secret/queues: Input/output error", "cache.internal:6379 is down"]
+)
+def test_health_tells_everybody_that_the_store_fails_and_not_where_it_is(reason: str) -> None:
+    """Neither a path nor a host: nobody needs a token to ask."""
+    hand = Hand()
+
+    def look() -> None:
+        raise StorageError(reason)
+
+    watchdog = Watchdog(look, monotonic=hand)
+    hand.seconds += LATE_SECONDS + 1
+    watchdog.look()
+    found = watchdog.health()
+
+    assert found.status == "failing"
+    assert found.reason is not None
+    assert "StorageError" in found.reason
+    for word in reason.split():
+        assert word not in found.reason.split()
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_no_answer_without_a_token_has_a_path_in_it(
+    scratch: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the store cannot be read at all."""
+
+    def look() -> None:
+        raise StorageError(f"listing {scratch}: Input/output error")
+
+    with placed(scratch) as place:
+        watchdog = place.app.operations.watchdog
+        monkeypatch.setattr(watchdog, "_look", look)
+        monkeypatch.setattr(watchdog, "_began", watchdog._began - LATE_SECONDS - 1)
+        watchdog.look()
+        answer = place.ask("GET", path)
+
+    assert (answer.status, answer.json["status"]) == (503, "failing")
+    assert str(scratch).encode() not in answer.data
+
+
+# Threads -------------------------------------------------------------------------------------
+
+
+def statuses(place: Place) -> dict[str, int]:
+    """Return how each of those answers that tell how the server is."""
+    return {path: place.ask("GET", path).status for path in ASKED}
+
+
+def test_a_server_whose_threads_are_all_stuck_says_so(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the store answers somebody else helps nobody whose request gets no thread."""
+    monkeypatch.setattr(threads, "THREADS_MAX", 1)
+    monkeypatch.setattr(threads, "LATE_SECONDS", 0.05)
+    with placed(scratch, sync="always") as place, ThreadPoolExecutor(2) as callers:
+        place.push("jobs")
+        with place.busy_threads(1):
+            asked = [callers.submit(place.push, "jobs") for _ in range(2)]
+            until(lambda: place.app.threads.pending == 2)
+            until(place.app.threads.is_stuck)
+            stuck = statuses(place)
+            reason = place.ask("GET", "/live").json["status"]
+        answered = [each.result(PATIENCE_SECONDS).status for each in asked]
+        well = statuses(place)
+
+    assert set(stuck.values()) == {503}
+    assert reason == "stuck"
+    assert answered == [200, 200]
+    assert set(well.values()) == {200}
+
+
+def test_a_server_whose_threads_are_busy_is_well_while_nobody_waits(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long work is no reason to start it anew."""
+    monkeypatch.setattr(threads, "THREADS_MAX", 1)
+    monkeypatch.setattr(threads, "LATE_SECONDS", 0.0)
+    with (
+        placed(scratch, sync="always") as place,
+        ThreadPoolExecutor(1) as callers,
+    ):
+        place.push("jobs")
+        with place.busy_threads(1):
+            asked = callers.submit(place.push, "jobs")
+            until(lambda: place.app.threads.pending == 1)
+            found = statuses(place)
+        asked.result(PATIENCE_SECONDS)
+
+    assert set(found.values()) == {200}
