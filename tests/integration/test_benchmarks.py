@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks import (
     redis_bench,
     redis_memory,
     redis_parts,
+    server,
     servers,
     task_peers,
     tasks,
@@ -221,3 +223,24 @@ def _require_servers() -> None:
 
 def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_the_server_is_measured_beside_its_ceiling(session: Session) -> None:
+    """Every figure comes with its conditions, and the promises with what became of them."""
+    scale = server.Scale(rounds=1, seconds=0.05, connections=2, polls=20)
+    server.run(session, scale)
+    sections = session.report.sections
+
+    assert [len(section.figures) for section in sections] == [3, 3, 1, 1]
+    assert all(figure.samples for section in sections for figure in section.figures)
+    assert [len(section.targets) for section in sections] == [1, 1, 0, 1]
+
+
+def test_without_a_compiler_the_server_is_not_measured(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report says so."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    server.run(session, server.QUICK_SCALE)
+
+    assert "no C compiler" in session.report.sections[0].figures[0].note
