@@ -25,7 +25,7 @@ SIZE: Final = 2
 LOCK_SECONDS: Final = 1.0
 TICK_SECONDS: Final = 0.1
 FULL_TIMES: Final = 2
-FULL_PAUSE_SECONDS: Final = 0.8
+FULL_PAUSE_SECONDS: Final = 1.6
 DRAIN_SECONDS: Final = 10.0
 STOPS: Final = "stops"
 

@@ -13,6 +13,7 @@ from segue.errors import TaskFailed
 from segue.tasks import State
 from segue.tasks.events import TaskEvent
 from tests.crash.processes import KILLED, Child, ForkServer
+from tests.crash.stopping import stop
 from tests.crash.task_apps import POISON_RETRIES, Tasks, wait_for
 from tests.crash.task_workers import (
     FULL_TIMES,
@@ -26,7 +27,8 @@ from tests.crash.task_workers import (
 )
 
 RESULT_SECONDS: Final = 100.0
-SHORT_LEASE_SECONDS: Final = 0.5
+SHORT_LEASE_SECONDS: Final = 1.5
+"""As short as a busy machine lets a worker keep it."""
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_dropped(
     result = tasks.wait_once.enqueue(7)
     with forks.start(work_limited, scratch, "stopped", SHORT_LEASE_SECONDS, 1) as late:
         wait_for(lambda: bool(tasks.facts.read()), "the first run begins")
-        os.kill(late.pid, signal.SIGSTOP)
+        stop(late.pid)
         with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
             assert result.get(timeout=RESULT_SECONDS) == "try 2 of 7"
             tasks.open_gate()
@@ -129,7 +131,9 @@ def test_a_worker_stopped_where_it_speaks_takes_back_what_it_says_late(
     """It saw its lease held, and then not: the ack is refused by its token, and it says so."""
     tasks.open_gate()
     result = tasks.wait_once.enqueue(7)
-    with forks.start(work_and_stop_before_the_event, scratch, "stopped", 0.5) as late:
+    with forks.start(
+        work_and_stop_before_the_event, scratch, "stopped", SHORT_LEASE_SECONDS
+    ) as late:
         assert late.read() == STOPS
         with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
             wait_for(tasks.is_settled, "somebody else acks it")

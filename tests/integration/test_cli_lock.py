@@ -9,12 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 import segue
 from segue.cli.exits import ExitCode
+from tests.crash.stopping import stop
 from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, ask, pipe
+
+BRIEF: Final = "1s"
+"""As short a time as a holder keeps a lock for on a machine that others use, too."""
 
 
 @contextmanager
@@ -166,11 +171,11 @@ def test_a_command_ended_by_a_signal_says_which(tmp_path: Path) -> None:
 )
 def test_a_lost_lock_ends_the_command(tmp_path: Path, script: str, grace: str) -> None:
     """Stopped past its time to live, we find the lock gone: the command must not go on."""
-    words = ["--ttl", "200ms", "--grace", grace, "--", "sh", "-c", f"echo $$; {script}"]
+    words = ["--ttl", BRIEF, "--grace", grace, "--", "sh", "-c", f"echo $$; {script}"]
     with running(tmp_path, *words) as job:
         pid = int(pipe(job.stdout).readline())
         assert pipe(job.stdout).readline() == b"ready\n"
-        job.send_signal(signal.SIGSTOP)
+        stop(job.pid)
         with segue.open(tmp_path) as store:
             other = store.lock("job", ttl=60).acquire(wait=PATIENCE_SECONDS)
         job.send_signal(signal.SIGCONT)
@@ -185,10 +190,10 @@ def test_a_lost_lock_ends_the_command(tmp_path: Path, script: str, grace: str) -
 
 def test_a_lost_lock_ends_what_the_command_started(tmp_path: Path) -> None:
     """Without a terminal the command has a group of its own, and all of it is ended."""
-    words = ["--ttl", "200ms", "--", "sh", "-c", "sleep 60 & echo $!; wait"]
+    words = ["--ttl", BRIEF, "--", "sh", "-c", "sleep 60 & echo $!; wait"]
     with running(tmp_path, *words) as job:
         child = int(pipe(job.stdout).readline())
-        job.send_signal(signal.SIGSTOP)
+        stop(job.pid)
         with segue.open(tmp_path) as store:
             store.lock("job", ttl=60).acquire(wait=PATIENCE_SECONDS)
         job.send_signal(signal.SIGCONT)
@@ -200,9 +205,9 @@ def test_a_lost_lock_ends_what_the_command_started(tmp_path: Path) -> None:
 
 def test_a_command_that_ended_after_its_lock_is_no_success(tmp_path: Path) -> None:
     """It may have done its work beside somebody else's."""
-    with running(tmp_path, "--ttl", "200ms", "--", "sh", "-c", "echo ready; cat") as job:
+    with running(tmp_path, "--ttl", BRIEF, "--", "sh", "-c", "echo ready; cat") as job:
         assert pipe(job.stdout).readline() == b"ready\n"
-        job.send_signal(signal.SIGSTOP)
+        stop(job.pid)
         with segue.open(tmp_path) as store:
             store.lock("job", ttl=60).acquire(wait=PATIENCE_SECONDS)
         pipe(job.stdin).close()

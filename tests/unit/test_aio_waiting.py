@@ -115,8 +115,8 @@ def test_a_blocked_event_loop_loses_no_lease(scratch: Path) -> None:
         async with opened(scratch) as store:
             queue = store.queue("mail")
             await queue.push(b"a")
-            async with await queue.lease(ttl=0.4) as job, store.lock("leader", ttl=0.4) as held:
-                time.sleep(1)
+            async with await queue.lease(ttl=1) as job, store.lock("leader", ttl=1) as held:
+                time.sleep(2.5)
                 job.check()
                 assert held.is_held
 

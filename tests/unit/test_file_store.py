@@ -274,8 +274,8 @@ def test_real_time_keeps_a_lease_alive(scratch: Path) -> None:
     with opened(scratch) as store, opened(scratch) as other:
         there = other.queue("jobs")
         there.push(b"long")
-        with store.queue("jobs").lease(ttl=0.15):
-            stolen = there.pop(wait=0.5)
+        with store.queue("jobs").lease(ttl=1):
+            stolen = there.pop(wait=2.5)
 
         assert stolen is None
         assert there.count().total == 0
