@@ -230,6 +230,19 @@ def test_asking_by_a_token_touches_nothing(lock: Lock, store: Store) -> None:
     assert store.locks() == []
 
 
+def test_a_lock_that_was_never_taken_is_lost_and_not_made(lock: Lock, store: Store) -> None:
+    """Whoever has a token of another store, or guesses one, changes nothing."""
+    held = lock.held(7)
+    for step in (held.renew, held.release):
+        with pytest.raises(LockLost) as loss:
+            step()
+        assert (loss.value.name, loss.value.token) == ("leader", 7)
+
+    assert not held.is_held
+    assert lock.holder() is None
+    assert store.locks() == []
+
+
 @pytest.mark.parametrize("token", [0, -1, 1 << 53, "1", True, None, 1.0])
 def test_a_token_that_makes_no_sense_is_refused(lock: Lock, token: int) -> None:
     with pytest.raises(InvalidArgument):

@@ -14,6 +14,7 @@ import segue.server
 from segue.server import (
     app,
     bodies,
+    open_queues,
     protocol,
     requests,
     serving,
@@ -35,10 +36,11 @@ API: Final = (ROOT / "docs" / "http-api.md").read_text()
 SOURCE: Final = Path(segue.server.__file__).parent
 LIMITS: Final = {
     bodies: ("BODY_BYTES_MAX", "BODIES_BYTES_MAX"),
-    app: ("PHANTOMS_MAX", "STREAMS_MAX"),
+    app: ("STREAMS_MAX",),
+    open_queues: ("PHANTOMS_MAX",),
     threads: ("PENDING_MAX", "THREADS_MAX"),
     letters: ("LETTERS_MAX",),
-    queue_routes: ("STATE_MESSAGES_MAX",),
+    queue_routes: ("STATE_MESSAGES_MAX", "STATE_BYTES_MAX"),
     protocol: (
         "PIPELINED_MAX",
         *("CONNECTIONS_MAX", "HEAD_BYTES_MAX", "HEAD_SECONDS_MAX"),

@@ -244,6 +244,7 @@ _HOST: Final = b"Host: 127.0.0.1\r\n"
 _PUSH: Final = b"POST /queue/raw/push HTTP/1.1\r\n" + _HOST
 _ITEM: Final = b'{"item": {"id": 1}}'
 PUSHED: Final = _PUSH + b"Content-Length: %d\r\n\r\n" % len(_ITEM) + _ITEM
+UPGRADED: Final = PUSHED.replace(_HOST, _HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n")
 CHUNKED: Final = _PUSH + b"Transfer-Encoding: chunked\r\n\r\n"
 LOOKED: Final = b"GET /api/v1 HTTP/1.1\r\n" + _HOST + b"\r\n"
 
@@ -265,12 +266,13 @@ REFUSED: Final = {
     "space before colon": b"GET /api/v1 HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
     "header without colon": b"GET /api/v1 HTTP/1.1\r\nHost\r\n\r\n",
     "nul in header": b"GET /api/v1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\x00b\r\n\r\n",
+    "two hosts": b"GET /api/v1 HTTP/1.1\r\n" + _HOST + _HOST + b"\r\n",
+    "connect": b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n" + _HOST + b"\r\n" + LOOKED,
     "bare cr in header": b"GET /api/v1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\rY: b\r\n\r\n",
 }
 ODD: Final = {
     "absolute form": b"GET http://127.0.0.1/api/v1 HTTP/1.1\r\n" + _HOST + b"\r\n",
     "asterisk": b"OPTIONS * HTTP/1.1\r\n" + _HOST + b"\r\n",
-    "connect": b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n" + _HOST + b"\r\n",
     "no slash": b"GET api/v1 HTTP/1.1\r\n" + _HOST + b"\r\n",
     "empty path": b"GET ? HTTP/1.1\r\n" + _HOST + b"\r\n",
     "many slashes": b"GET " + b"/" * 5_000 + b" HTTP/1.1\r\n" + _HOST + b"\r\n",
@@ -281,8 +283,8 @@ ODD: Final = {
     "folded header": b"GET /api/v1 HTTP/1.1\r\nX: a\r\n b\r\n" + _HOST + b"\r\n",
     "http 1.0": b"GET /api/v1 HTTP/1.0\r\n\r\n",
     "no host": b"GET /api/v1 HTTP/1.1\r\n\r\n",
-    "two hosts": b"GET /api/v1 HTTP/1.1\r\n" + _HOST + _HOST + b"\r\n",
     "websocket": LOOKED[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "websocket with a body": UPGRADED.replace(b"h2c", b"websocket"),
     "h2c": LOOKED[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
     "expects": _PUSH + b"Expect: 100-continue\r\nContent-Length: 19\r\n\r\n" + _ITEM,
     "expects too much": _PUSH + b"Expect: 100-continue\r\nContent-Length: 999999999999\r\n\r\n",
@@ -327,7 +329,7 @@ def test_chunked_bodies_are_put_together(server: ServerThread) -> None:
 
 def test_pipelined_requests_are_answered_in_order(server: ServerThread) -> None:
     """Each in its turn; what cannot be understood ends the connection."""
-    assert statuses(server, (PUSHED + LOOKED) * 20) == [200] * 40
+    assert statuses(server, (PUSHED + LOOKED + UPGRADED) * 20) == [200] * 60
     missing = LOOKED.replace(b"/api/v1", b"/nowhere")
     assert statuses(server, LOOKED + missing + LOOKED) == [200, 404, 200]
     found = statuses(server, LOOKED + PUSHED + b"nonsense\r\n\r\n" + LOOKED)
@@ -351,7 +353,14 @@ def test_random_bytes(server: ServerThread, sent: bytes) -> None:
 
 @settings(max_examples=RAW_EXAMPLES)
 @given(
-    st.sampled_from([PUSHED, CHUNKED + b"13\r\n" + _ITEM + b"\r\n0\r\n\r\n", LOOKED + PUSHED]),
+    st.sampled_from(
+        [
+            PUSHED,
+            CHUNKED + b"13\r\n" + _ITEM + b"\r\n0\r\n\r\n",
+            LOOKED + PUSHED,
+            UPGRADED + UPGRADED + LOOKED,
+        ]
+    ),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3), st.binary(max_size=4)), max_size=4),
 )
 def test_requests_with_bytes_changed(

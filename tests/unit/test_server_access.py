@@ -338,7 +338,7 @@ def test_every_route_with_a_name_goes_by_the_names_of_the_token(
     route: Route, tmp_path: Path
 ) -> None:
     """A token is good for the names it was made for, also one that may do everything with them."""
-    if "{" not in route.full_path or route.role is Role.NOBODY:
+    if "{" not in route.full_path or route.role is Role.NOBODY or not route.is_guarded:
         return
     path = tmp_path / "tokens.json"
     _, text = new_token(path, "admin", names=("mail.*", "news"))
@@ -370,6 +370,8 @@ def test_nobody_but_an_admin_gets_at_the_audit(tmp_path: Path) -> None:
         ("localhost:8000", True),
         ("LocalHost.", True),
         ("[::1]:8000", True),
+        ("[::1]", True),
+        ("localhost:", True),
         ("10.1.2.3:80", True),
         ("box.example:8000", True),
         ("evil.example:8000", False),
@@ -377,6 +379,16 @@ def test_nobody_but_an_admin_gets_at_the_audit(tmp_path: Path) -> None:
         ("127.0.0.1.evil.example", False),
         ("", False),
         ("[", False),
+        ("[::1].evil.example", False),
+        ("[::1]evil.example:8000", False),
+        ("[::1]:8000.evil.example", False),
+        ("[::1]]", False),
+        ("[localhost]", False),
+        ("[evil.example]", False),
+        ("127.0.0.1:evil.example", False),
+        ("localhost:80:80", False),
+        ("localhost:80@evil.example", False),
+        ("::1", False),
     ],
 )
 def test_a_name_that_is_not_ours_is_found_out(host: str, is_ours: bool) -> None:

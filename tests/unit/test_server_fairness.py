@@ -157,6 +157,7 @@ def test_whatever_hangs_of_one_thing_leaves_threads_for_the_others(
 
     with placed(scratch, sync="always") as place:
         place.store.topic("jobs", partitions=1)
+        place.store.queue("jobs").push(b"x")
         place.push("mail")
         monkeypatch.setattr(kind, method, hanging)
         with ThreadPoolExecutor(threads.THREADS_MAX + 2) as callers:

@@ -1,5 +1,8 @@
 """How the server says it is: whether it gets anything done, and nothing of where its store is."""
 
+import errno
+import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -7,8 +10,13 @@ import pytest
 
 from segue.errors import StorageError
 from segue.server import threads
-from segue.server.health import LATE_SECONDS, Watchdog
+from segue.server.building import build_app
+from segue.server.health import LATE_SECONDS, SPARE_DESCRIPTORS, Watchdog, has_descriptors
+from segue.stores.opening import open_directory
+from segue.testing import FaultyDisk
+from tests.http_server import shared_http_server
 from tests.unit.server_support import PATIENCE_SECONDS, Place, placed, until
+from tests.unit.support import no_descriptor_left_open
 
 ASKED = ("/live", "/ready", "/health")
 
@@ -66,6 +74,79 @@ def test_no_answer_without_a_token_has_a_path_in_it(
 
     assert (answer.status, answer.json["status"]) == (503, "failing")
     assert str(scratch).encode() not in answer.data
+
+
+# What starting anew would help -----------------------------------------------------------------
+
+
+def test_a_server_whose_store_failed_to_write_wants_to_be_started_anew(scratch: Path) -> None:
+    """The log takes no more writes until it is reopened, and only a new process does that."""
+    disk = FaultyDisk()
+    server = shared_http_server()
+    with open_directory(scratch, sync="always", disk=disk) as store:
+        app = build_app(store, has_audit=False)
+        place = Place(store, app, server.add(app))
+        try:
+            place.push("jobs")
+            app.operations.watchdog.look()
+            well = statuses(place)
+            disk.fail(operation="sync_data", error=errno.EIO)
+            failed = place.push("jobs")
+            app.operations.watchdog.look()  # That names can be listed says nothing of it.
+            found = {path: place.ask("GET", path) for path in ASKED}
+            refused = place.push("jobs")
+        finally:
+            server.remove(place.url)
+
+    assert set(well.values()) == {200}
+    assert {failed.code, refused.code} == {"storage_failed"}
+    assert {answer.status for answer in found.values()} == {503}
+    assert "a write failed" in str(found["/ready"].json["reason"])
+    assert "a write failed" in str(found["/live"].json["reason"])
+    with placed(scratch, sync="always") as anew:
+        assert anew.push("jobs").status == 200
+
+
+def test_a_server_that_can_open_no_more_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To list queues takes one, to open one many: that the store answers is not enough."""
+    hand = Hand()
+    watchdog = Watchdog(lambda: None, monotonic=hand)
+    watchdog.look()
+
+    def pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    watchdog.look()
+    at_once = (watchdog.health().status, watchdog.is_stuck)
+    hand.seconds += LATE_SECONDS + 1
+    watchdog.look()
+    found = watchdog.health()
+    is_stuck = watchdog.is_stuck
+    monkeypatch.undo()
+    watchdog.look()
+
+    assert at_once == ("ok", False)
+    assert (found.status, is_stuck) == ("failing", True)
+    assert "descriptors" in str(found.reason)
+    assert (watchdog.health().status, watchdog.is_stuck) == ("ok", False)
+
+
+def test_there_is_room_for_more_files_until_there_is_none() -> None:
+    """Asking takes none for good, and tells before the last one is taken."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with no_descriptor_left_open():
+        has_room = has_descriptors()
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + SPARE_DESCRIPTORS // 2, hard))
+    try:
+        has_none = not has_descriptors()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert has_room
+    assert has_none
 
 
 # Threads -------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from typing import TypeVar
 import pytest
 
 from segue.log.options import SyncName
-from segue.server import app, asgi, bodies, sessions, threads
+from segue.server import app, asgi, bodies, open_queues, sessions, threads
 from segue.server.refusal import Refused
 from segue.server.routes import queues, segments
 from segue.server.sessions import Sessions
 from segue.stores.arguments import COUNT_MAX
 from segue.stores.contract import Queue
 from segue.stores.file.store import FileStore
-from segue.stores.opening import open_http
+from segue.stores.opening import open_directory, open_http
 from tests.unit.server_support import (
     PATIENCE_SECONDS,
     Place,
@@ -44,45 +44,56 @@ def place(scratch: Path) -> Iterator[Place]:
 # Names that are not there --------------------------------------------------------------------
 
 
-def test_names_that_are_not_there_are_let_go_of_after_a_while(
+REFUSED = {"messages": [{"body": "x", "priority": -1}]}
+"""What is wrong with it only the queue can tell."""
+
+
+def test_names_that_are_not_there_are_let_go_of(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for many keeps few of them open."""
-    monkeypatch.setattr(app, "PHANTOMS_ASKED_MAX", 5)
-    monkeypatch.setattr(app, "PHANTOM_SECONDS", 0.0)
-    asked = [place.ask("GET", f"/api/v1/queues/none{number}/count") for number in range(20)]
+    """Whoever is refused at many names keeps few of them open, and is told nothing else."""
+    monkeypatch.setattr(open_queues, "PHANTOMS_MAX", 5)
+    asked = [place.ask("POST", messages(f"none{number}"), REFUSED) for number in range(20)]
 
-    assert {answer.status for answer in asked} == {200}
-    assert len(place.app._phantoms) <= 5
-    assert len(place.app._queues) <= 5
+    assert {answer.status for answer in asked} == {400}
+    assert len(place.app.queues.phantoms) <= 5
+    assert len(place.app.queues.opened) <= 5
+    assert len(place.store._queues) <= 5
 
 
-def test_who_is_told_that_there_are_too_many_names_is_told_when_to_come_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_one_token_that_makes_many_names_shuts_out_no_other(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And then there is room: what was asked for so long ago is let go of."""
-    monkeypatch.setattr(app, "PHANTOMS_ASKED_MAX", 5)
-    asked = [place.ask("GET", f"/api/v1/queues/none{number}/count") for number in range(6)]
-    refused = asked.pop()
-    monkeypatch.setattr(app, "PHANTOM_SECONDS", 0.0)
-    again = place.ask("GET", "/api/v1/queues/none6/count")
+    """It is told to come again, when as many of its requests are under way; others are served."""
+    monkeypatch.setattr(open_queues, "PHANTOMS_MAX", 3)
+    token, greedy = new_token(scratch / "tokens.json", "produce")
+    _, other = new_token(scratch / "tokens.json", "produce")
+    with placed(scratch / "data", tokens=scratch / "tokens.json") as place:
+        for number in range(3):
+            place.app.queues.begin_use(f"none{number}")
+            place.app.queues.make(f"none{number}", token.id)
+        refused = place.push("more", Authorization=greedy)
+        served = [place.push(f"other{number}", Authorization=other) for number in range(5)]
+        place.app.queues.end_use("none0")
+        again = place.push("more", Authorization=greedy)
 
-    assert {answer.status for answer in asked} == {200}
     assert (refused.status, refused.code) == (429, "too_many_names")
-    assert refused.headers["retry-after"] == "60"
+    assert refused.headers["retry-after"] == "1"
+    assert {answer.status for answer in served} == {200}
     assert again.status == 200
 
 
-def test_names_that_are_not_there_keep_nobody_from_making_a_queue(
+def test_names_that_were_looked_at_keep_nobody_from_making_a_queue(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who may only read must not be able to shut out who may push."""
-    monkeypatch.setattr(app, "PHANTOMS_ASKED_MAX", 3)
-    asked = [place.ask("GET", f"/api/v1/queues/none{number}/count") for number in range(4)]
+    monkeypatch.setattr(open_queues, "PHANTOMS_MAX", 3)
+    asked = [place.ask("GET", f"/api/v1/queues/none{number}/count") for number in range(10)]
     pushed = place.push("orders")
 
-    assert [answer.status for answer in asked] == [200, 200, 200, 429]
+    assert {answer.status for answer in asked} == {200}
     assert pushed.status == 200
+    assert [path.name for path in (place.store.place.root / "queues").iterdir()] == ["orders"]
 
 
 @pytest.mark.parametrize("body", [b"x", b'{"messages": [{"bdy": 1}]}'])
@@ -91,19 +102,8 @@ def test_a_push_that_makes_no_sense_opens_no_queue(place: Place, body: bytes) ->
     answer = place.ask("POST", messages("orders"), body)
 
     assert answer.status == 400
-    assert place.app._queues == {}
+    assert place.app.queues.opened == {}
     assert not list((place.store.place.root / "queues").glob("*"))
-
-
-def test_pushes_that_are_refused_open_so_many_queues_and_no_more(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is wrong with them only the queue can tell."""
-    monkeypatch.setattr(app, "PHANTOMS_MAX", 3)
-    wrong = {"messages": [{"body": "x", "priority": -1}]}
-    asked = [place.ask("POST", messages(f"none{number}"), wrong) for number in range(4)]
-
-    assert [answer.status for answer in asked] == [400, 400, 400, 429]
 
 
 def test_an_ack_takes_so_many_receipts_and_no_more(place: Place) -> None:
@@ -121,7 +121,7 @@ def test_queues_that_came_to_be_are_no_names_that_are_not_there(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many are made, each was asked for before it was there."""
-    monkeypatch.setattr(app, "PHANTOMS_MAX", 3)
+    monkeypatch.setattr(open_queues, "PHANTOMS_MAX", 3)
     pushed = [place.push(f"orders{number}") for number in range(10)]
 
     assert {answer.status for answer in pushed} == {200}
@@ -158,6 +158,8 @@ def test_a_queue_is_opened_in_a_thread(
         openers.append(threading.current_thread().name)
         return real(store, name)
 
+    with open_directory(scratch, sync="os") as store:
+        store.queue("jobs").push(b"x")
     monkeypatch.setattr(FileStore, "queue", queue)
     with placed(scratch, sync=sync) as place:
         answer = place.ask(method, f"/api/v1/queues/jobs/{path}", body)
@@ -413,11 +415,12 @@ def test_a_segment_whose_first_piece_gets_no_thread_leaves_its_place(
     assert place.ask("GET", SEGMENT).status == 200
 
 
+@pytest.mark.parametrize(("limit", "value"), [("STATE_MESSAGES_MAX", 3), ("STATE_BYTES_MAX", 9)])
 def test_the_state_of_a_queue_with_very_much_in_it_is_shown_key_by_key(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     """All of it would be in memory at once, and whoever may look could ask for it."""
-    monkeypatch.setattr(queues, "STATE_MESSAGES_MAX", 3)
+    monkeypatch.setattr(queues, limit, value)
     with placed(scratch) as place:
         place.store.queue("jobs").push_many([b"%d" % number for number in range(4)])
         refused = place.ask("GET", "/api/v1/queues/jobs/state")

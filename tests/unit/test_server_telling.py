@@ -90,11 +90,11 @@ def test_no_problem_tells_where_the_store_is(
 # Schedules -----------------------------------------------------------------------------------
 
 
-def noted(place: Place, name: str, queue: str) -> None:
+def noted(place: Place, name: str, queue: str, *, when: str = "1h") -> None:
     """Have a worker meet a schedule."""
     state = ScheduleState(
         name=name,
-        when="1h",
+        when=when,
         task="send",
         queue=queue,
         priority=0,
@@ -123,3 +123,25 @@ def test_who_is_for_some_queues_removes_no_schedule_of_others(scratch: Path) -> 
     assert [answer.status for answer in removed] == [404, 200]
     assert left == ["mail.x"]
     assert last.json == {"removed": True}
+
+
+def test_who_is_for_some_queues_has_their_schedules_whatever_they_are_called(
+    scratch: Path,
+) -> None:
+    """Patterns are for queues: a schedule called otherwise is fired and removed by who has its."""
+    tokens = scratch / "tokens.json"
+    _, mail = new_token(tokens, "admin", names=("mail.*",))
+    with placed(scratch / "data", tokens=tokens) as place:
+        noted(place, "nightly", "mail.out")
+        noted(place, "shared", "mail.out")
+        noted(place, "shared", "billing", when="2h")
+        fired = place.ask("POST", "/api/v1/schedules/nightly/fire", authorization=mail)
+        removed = [
+            place.ask("DELETE", f"/api/v1/schedules/{name}", authorization=mail)
+            for name in ("nightly", "shared")
+        ]
+        left = [state.name for state in ScheduleBook(place.store).states().values()]
+
+    assert fired.status == 200
+    assert [answer.status for answer in removed] == [200, 403]
+    assert left == ["shared", "shared"]

@@ -1,22 +1,37 @@
 """Those who wait for a message: who is woken, for whom nothing is taken, and what they hold."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from segue.server import app, threads
+from segue.log.options import SyncName
+from segue.server import open_queues, threads
+from segue.server import waiting as waiting_module
+from segue.server.access import EVERYTHING, Grant
+from segue.server.call import Call, Desk
 from segue.server.refusal import Refused
+from segue.server.routes import ALL
+from segue.server.routing import Route
 from segue.server.waiting import PATIENCE_SECONDS as PATIENCE
-from segue.server.waiting import SLOW_MAX, Waiting
+from segue.server.waiting import SLOW_MAX, WAIT_SECONDS_MAX, Waiting
 from segue.stores.opening import open_http
 from tests.unit.server_support import PATIENCE_SECONDS, Place, cut, placed, until
 
 LONG_SECONDS = 10 * PATIENCE_SECONDS
 """Nobody here waits so long."""
+SOON_SECONDS = WAIT_SECONDS_MAX / 2
+"""Whoever comes back so soon was told to, and did not just wait until it was over."""
+POP = next(each for each in ALL if each.path == "/queues/{queue}/pop")
+STREAM = replace(POP, method="GET")
+"""Who waits in a stream is no different, but that it does so again and again."""
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -27,6 +42,39 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
             await scenario()
 
     asyncio.run(bounded())
+
+
+async def waits(waiting: Waiting, queue: str, timeout: float = LONG_SECONDS) -> bool:
+    """Wait as somebody does who stays."""
+    return await waiting.until(queue, timeout, asyncio.get_running_loop().create_future())
+
+
+class Asker:
+    """Somebody who asks for a message, and may leave. To be made where an event loop runs."""
+
+    def __init__(self, route: Route = POP, *, prefer: bytes | None = None) -> None:
+        self.is_let_in = True
+        self._left = asyncio.Event()
+        desk = cast("Desk", SimpleNamespace(guard=self, is_quick=True))
+        headers = {} if prefer is None else {b"prefer": prefer}
+        self.call = Call(desk, route, ["jobs"], headers, EVERYTHING, None, None, self._receive)
+
+    def is_good(self, grant: Grant) -> bool:
+        """Tell what the guard would."""
+        return self.is_let_in
+
+    def leave(self) -> None:
+        """Be gone."""
+        self._left.set()
+
+    async def _receive(self) -> dict[str, object]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def no_look(queue: str) -> int:
+    """See nothing, ever: who is to look has to be woken."""
+    return 0
 
 
 # Looking -----------------------------------------------------------------------------------
@@ -46,8 +94,8 @@ def test_looking_goes_on_after_a_look_that_failed(error: Exception) -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        await waiting.until("jobs", LONG_SECONDS)  # Told to look for itself.
-        await waiting.until("jobs", LONG_SECONDS)
+        await waits(waiting, "jobs")  # Told to look for itself.
+        await waits(waiting, "jobs")
         waiting.close()
 
     run(scenario)
@@ -65,8 +113,8 @@ def test_a_queue_that_cannot_be_looked_at_keeps_nobody_from_another() -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        bad = asyncio.create_task(waiting.until("bad", LONG_SECONDS))
-        await waiting.until("good", LONG_SECONDS)
+        bad = asyncio.create_task(waits(waiting, "bad"))
+        await waits(waiting, "good")
         await bad
         waiting.close()
 
@@ -81,12 +129,12 @@ def test_looking_begins_anew_when_it_was_ended() -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        await waiting.until("jobs", LONG_SECONDS)
+        await waits(waiting, "jobs")
         watch = waiting._watch
         assert watch is not None
         watch.cancel()
         await asyncio.wait([watch])
-        await waiting.until("jobs", LONG_SECONDS)
+        await waits(waiting, "jobs")
         waiting.close()
 
     run(scenario)
@@ -107,10 +155,10 @@ def test_a_queue_that_hangs_keeps_nobody_from_another() -> None:
 
         waiting = Waiting(look)
         names = [f"bad{number}" for number in range(SLOW_MAX - 1)]
-        bad = [asyncio.create_task(waiting.until(name, LONG_SECONDS)) for name in names]
+        bad = [asyncio.create_task(waits(waiting, name)) for name in names]
         await asyncio.sleep(0)
         for _ in range(5):
-            await waiting.until("good", LONG_SECONDS)
+            await waits(waiting, "good")
         assert looks == {"good": 5, **dict.fromkeys(names, 1)}
         is_well.set()
         await asyncio.gather(*bad)
@@ -136,7 +184,7 @@ def test_no_more_looks_take_long_at_once_than_may() -> None:
 
         waiting = Waiting(look)
         names = [f"jobs{number}" for number in range(3 * SLOW_MAX)]
-        polls = [asyncio.create_task(waiting.until(name, LONG_SECONDS)) for name in names]
+        polls = [asyncio.create_task(waits(waiting, name)) for name in names]
         while most < SLOW_MAX:
             await asyncio.sleep(0.001)
         await asyncio.sleep(5 * PATIENCE)
@@ -163,7 +211,7 @@ def test_a_queue_that_hung_is_looked_at_again_after_a_while() -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        await waiting.until("jobs", LONG_SECONDS)
+        await waits(waiting, "jobs")
         waiting.close()
 
     run(scenario)
@@ -181,7 +229,7 @@ def test_looks_that_are_done_at_once_take_no_task_each() -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        await asyncio.gather(*(waiting.until(f"jobs{each}", LONG_SECONDS) for each in range(10)))
+        await asyncio.gather(*(waits(waiting, f"jobs{each}") for each in range(10)))
         waiting.close()
 
     run(scenario)
@@ -198,8 +246,8 @@ def test_who_waited_and_left_is_not_counted() -> None:
 
     async def scenario() -> None:
         waiting = Waiting(look)
-        first = asyncio.create_task(waiting.until("jobs", LONG_SECONDS))
-        await asyncio.gather(*(waiting.until("jobs", 0.001) for _ in range(10)))
+        first = asyncio.create_task(waits(waiting, "jobs"))
+        await asyncio.gather(*(waits(waiting, "jobs", 0.001) for _ in range(10)))
         assert waiting.count == 1
         waiting.wake("jobs")
         await first
@@ -212,29 +260,260 @@ def test_who_waited_and_left_is_not_counted() -> None:
 # Queues that are not there yet ---------------------------------------------------------------
 
 
-def test_a_queue_that_somebody_waits_for_is_not_let_go_of(
+def test_a_queue_may_be_waited_for_before_it_is_there(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers may wait for queues before the first push, whatever others ask for meanwhile."""
-    monkeypatch.setattr(app, "PHANTOMS_ASKED_MAX", 3)
-    monkeypatch.setattr(app, "PHANTOM_SECONDS", 0.0)
+    """Workers may come before the first push, whatever others do; nothing is made for them."""
+    monkeypatch.setattr(open_queues, "PHANTOMS_MAX", 1)
+    refused = {"messages": [{"body": "x", "priority": -1}]}
     with placed(scratch, sync="always") as place, ThreadPoolExecutor(3) as callers:
         polls = [
             callers.submit(place.ask, "POST", f"/api/v1/queues/tenant{number}/pop", {"wait": 15})
             for number in range(3)
         ]
         until(lambda: place.app.waiting.count == 3)
-        others = [place.ask("GET", f"/api/v1/queues/other{number}/count") for number in range(3)]
+        made = list((scratch / "queues").glob("*"))
+        for number in range(3):
+            place.ask("POST", f"/api/v1/queues/tenant{number}/messages", refused)
         for number in range(3):
             assert place.push(f"tenant{number}", f"{number}").status == 200
         answers = [poll.result(PATIENCE_SECONDS) for poll in polls]
 
+    assert made == []
     assert [answer.status for answer in answers] == [200] * 3
     assert [b'"%d"' % number in answer.data for number, answer in enumerate(answers)] == [True] * 3
-    assert {other.status for other in others} == {429}
 
 
 # Those who have left -------------------------------------------------------------------------
+
+
+async def asked(waiting: Waiting, asker: Asker, messages: list[str]) -> list[str]:
+    """Return the next message, waiting for it."""
+
+    def take() -> list[str]:
+        return [messages.pop()] if messages else []
+
+    return await waiting.deliver(asker.call, take, LONG_SECONDS, lambda found: not found)
+
+
+def test_a_message_is_for_the_first_who_is_still_there() -> None:
+    """However many have left before: each of them used to cost a look."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        messages: list[str] = []
+        gone = [Asker() for _ in range(50)]
+        polls = [asyncio.create_task(asked(waiting, each, messages)) for each in (*gone, Asker())]
+        while waiting.count < len(polls):
+            await asyncio.sleep(0)
+        for each in gone:
+            each.leave()
+        while not all(each.call.is_gone() for each in gone):
+            await asyncio.sleep(0)
+        messages.append("x")
+        waiting.wake("jobs")
+
+        assert await polls.pop() == ["x"]
+        assert await asyncio.gather(*polls) == [[]] * len(gone)
+        assert waiting.count == 0
+        waiting.close()
+
+    run(scenario)
+
+
+def test_who_leaves_has_waited_at_once() -> None:
+    """Nobody else needs to come, and no time to pass."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        asker = Asker()
+        poll = asyncio.create_task(asked(waiting, asker, []))
+        while not waiting.count:
+            await asyncio.sleep(0)
+        asker.leave()
+
+        assert await poll == []
+        assert waiting.count == 0
+        waiting.close()
+
+    run(scenario)
+
+
+def test_what_somebody_was_woken_for_who_is_let_in_no_more_is_for_the_next() -> None:
+    """Who was woken is the only one who knows of the message."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        messages: list[str] = []
+        first, second = Asker(), Asker()
+        polls = [asyncio.create_task(asked(waiting, each, messages)) for each in (first, second)]
+        while waiting.count < len(polls):
+            await asyncio.sleep(0)
+        first.is_let_in = False
+        messages.append("x")
+        waiting.wake("jobs")
+
+        with pytest.raises(Refused):
+            await polls[0]
+        assert await polls[1] == ["x"]
+        waiting.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_who_is_there_gets_a_message_though_many_have_left(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncName, is_cut: bool
+) -> None:
+    """At once, by the push alone: nobody looks at the queue before its time is over."""
+    monkeypatch.setattr(waiting_module, "LOOK_SECONDS", LONG_SECONDS)
+    asks = b'{"wait": 30}'
+    with placed(scratch, sync=sync) as place, ThreadPoolExecutor(1) as callers:
+        place.count("jobs")
+        gone = [place.connected() for _ in range(20)]
+        for line in gone:
+            line.sendall(place.head("POST", "/api/v1/queues/jobs/pop", "Content-Length: 12") + asks)
+        until(lambda: place.app.waiting.count == len(gone))
+        begun = time.monotonic()
+        for line in gone:
+            cut(line) if is_cut else line.close()
+        until(lambda: place.app.waiting.count == 0)
+        poll = callers.submit(place.ask, "POST", "/api/v1/queues/jobs/pop", {"wait": 30})
+        until(lambda: place.app.waiting.count == 1)
+        place.push("jobs", "late")
+        answer = poll.result(PATIENCE_SECONDS)
+
+    assert b'"late"' in answer.data
+    assert time.monotonic() - begun < SOON_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/queues/jobs/lease", 200), ("/rings/round/dequeue", 423)]
+)
+def test_a_request_whose_first_try_was_cut_off_need_not_wait_for_its_end(
+    scratch: Path, path: str, status: int
+) -> None:
+    """Nobody listens to the first any more, so it is over."""
+    body, path = b'{"wait": 30}', f"/api/v1{path}"
+    with placed(scratch) as place:
+        ring = place.store.ring("round", capacity=4)
+        with ring.transaction():
+            line = place.connected()
+            said = ("Idempotency-Key: once", f"Content-Length: {len(body)}")
+            line.sendall(place.head("POST", path, *said) + body)
+            until(lambda: place.app.requests.count == 1)
+            cut(line)
+            begun = time.monotonic()
+            again = place.ask("POST", path, body, Idempotency_Key="once")
+
+    assert again.status == status
+    assert time.monotonic() - begun < SOON_SECONDS
+
+
+# How long they would rather wait ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "prefer",
+    [
+        *(b"wait=0", b"wait=0.01", b"WAIT = 0.01", b'wait="0.01"', b"wait=0."),
+        *(b"respond-async, wait=0.01", b"wait=0.01;x=y, handling=lenient", b"wait=0, wait=99"),
+    ],
+)
+def test_who_prefers_to_wait_for_less_waits_for_less(prefer: bytes) -> None:
+    """Who repeats a request has waited, and must not change its body."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        asker = Asker(prefer=prefer)
+
+        assert await asked(waiting, asker, []) == []
+        assert await waiting.ask_again(asker.call, list, LONG_SECONDS, lambda _: True) == []
+        waiting.close()
+
+    begun = time.monotonic()
+    run(scenario)
+
+    assert time.monotonic() - begun < SOON_SECONDS
+
+
+@pytest.mark.parametrize(
+    "prefer",
+    [
+        *(b"", b"wait", b"wait=", b"wait=-1", b"wait=soon", b"wait=0x0", b"wait=1e-9", b"wait=nan"),
+        *(b"await=0", b"respond-async", b"wait=0s", b"wait=\xff", b"x-wait=0", b"wait=0 0"),
+    ],
+)
+def test_a_preference_that_makes_no_sense_is_none(prefer: bytes) -> None:
+    """It is only a wish: nothing is refused for it."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        messages: list[str] = []
+        poll = asyncio.create_task(asked(waiting, Asker(prefer=prefer), messages))
+        while not waiting.count and not poll.done():
+            await asyncio.sleep(0)
+        messages.append("x")
+        waiting.wake("jobs")
+
+        assert await poll == ["x"]
+        waiting.close()
+
+    run(scenario)
+
+
+def test_who_prefers_to_wait_for_longer_waits_for_what_was_asked() -> None:
+    """The body says for how long at most."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        call = Asker(prefer=b"wait=25").call
+
+        assert await waiting.deliver(call, list, 0.01, lambda _: True) == []
+        assert await waiting.ask_again(call, list, 0.01, lambda _: True) == []
+        waiting.close()
+
+    begun = time.monotonic()
+    run(scenario)
+
+    assert time.monotonic() - begun < SOON_SECONDS
+
+
+def test_a_stream_waits_for_as_long_as_streams_do() -> None:
+    """It waits again and again: with no time in between it would take all there is."""
+
+    async def scenario() -> None:
+        waiting = Waiting(no_look)
+        call = Asker(STREAM, prefer=b"wait=0").call
+        looks = iter([[], [], ["x"]])
+
+        found = await waiting.ask_again(
+            call, lambda: next(looks), LONG_SECONDS, lambda found: not found
+        )
+        assert found == ["x"]
+        waiting.close()
+
+    run(scenario)
+
+
+def test_a_repetition_that_prefers_another_wait_is_the_same_request(scratch: Path) -> None:
+    """Else nobody could say it who repeats one: 422."""
+    with placed(scratch) as place:
+        place.push("jobs", "first")
+        place.push("jobs", "second")
+        path, body = "/api/v1/queues/jobs/pop", {"wait": 5}
+        answers = [
+            place.ask("POST", path, body, Idempotency_Key="once", **prefer)
+            for prefer in ({}, {"Prefer": "wait=4"}, {"Prefer": "wait=0.250"})
+        ]
+
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.data for answer in answers} == {answers[0].data}
+    assert b'"first"' in answers[0].data
+
+
+# Those who left before there was a thread ------------------------------------------------------
 
 
 def leave_waiting_for_a_thread(place: Place, path: str) -> None:

@@ -5,6 +5,7 @@ answer; asgi.py, bodies.py) → access.py (who may; tokens.py) → routing.py an
 
 routes/        every route, by what it is about; openapi.py describes them, pages/ shows that
 requests.py    answers that are remembered, so that repeating does nothing twice
+open_queues.py queues that stay open, and those that are not there
 sessions.py    what is held for clients between requests; holding.py, members.py, task_desk.py
 waiting.py     long polls; streams.py, reading.py, arrow.py, bulk*.py: much at a time
 operations.py  what an operator sees: health.py, metrics.py, access_log.py, audit.py

@@ -6,6 +6,7 @@ the loopback among them. So a page from elsewhere is told nothing and changes no
 
 import ipaddress
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -37,8 +38,12 @@ _FOR_ALL: Final = (Role.ANY, Role.NOBODY)
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _OWN_SITE: Final = frozenset({b"same-origin", b"none"})
 _LOCAL_NAMES: Final = ("localhost",)
+_HOST: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
+"""An address in brackets, or a name or an address, and a port: and nothing else behind them."""
 _CORS_METHODS: Final = b"GET, POST, PUT, DELETE"
-_CORS_HEADERS: Final = b"authorization, content-type, idempotency-key, last-event-id, traceparent"
+_CORS_HEADERS: Final = (
+    b"authorization, content-type, idempotency-key, last-event-id, prefer, traceparent"
+)
 
 Scope = Mapping[str, Any]
 
@@ -264,7 +269,7 @@ class Guard:
             raise Refused(
                 403, "access_denied", f"this needs the role {role.value}, which the token lacks"
             )
-        if grant.is_limited and names and not grant.covers(names[0]):
+        if grant.is_limited and names and route.is_guarded and not grant.covers(names[0]):
             raise Refused(403, "access_denied", f"the token is not for {names[0][:200]}")
         return grant
 
@@ -316,15 +321,16 @@ class Guard:
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
     """Tell whether a Host header is one of `names` or an address. Nobody can rebind an address."""
-    text = host.lower()
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    else:
-        text = text.partition(":")[0].removesuffix(".")
-    if text in names:
-        return True
+    parts = _HOST.fullmatch(host.lower())
+    if parts is None:
+        return False
+    address, name = parts.groups()
+    if name is not None:
+        address = name.removesuffix(".")
+        if address in names:
+            return True
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(address)
     except ValueError:
         return False
     return True

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,8 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from segue.clock import Ticks, system_ticks
-from segue.errors import LogClosed, SegueError, StoreClosed
-from segue.log.layout import checked_name
+from segue.errors import LogClosed, SegueError, StorageFailed, StoreClosed
 from segue.server.access import Grant, Guard
 from segue.server.asgi import (
     IS_BEGUN,
@@ -35,9 +33,10 @@ from segue.server.asgi import (
 from segue.server.bodies import COUNTED_BYTES, Bodies
 from segue.server.call import Call
 from segue.server.health import Watchdog
+from segue.server.open_queues import OpenQueues
 from segue.server.operations import REQUEST_ID, Operations
 from segue.server.refusal import Refused
-from segue.server.requests import KEY_BYTES_MAX, Remembered, Requests
+from segue.server.requests import Remembered, Requests, key_of
 from segue.server.routing import LiveStream, Reply, Role, Route, Router, Stream
 from segue.server.sessions import Sessions
 from segue.server.task_desk import TaskDesk
@@ -49,13 +48,6 @@ from segue.stores.http.problems import NOT_BEGUN, Problem, problem_of
 
 logger = logging.getLogger(__name__)
 
-QUEUES_KEPT: Final = 4096
-PHANTOMS_MAX: Final = 300
-"""How many queues are open that are not there, but were asked for."""
-PHANTOMS_ASKED_MAX: Final = 150
-"""How many of them by who would not have made them: who pushes is not shut out."""
-PHANTOM_SECONDS: Final = 60.0
-"""How long one stays open at least: who asked is about to wait for it, or to push."""
 STREAMS_MAX: Final = 256
 """How many lists and tables are being sent at once: each has some megabytes of what is read."""
 PATHS_KEPT: Final = 4096
@@ -99,11 +91,8 @@ class App:
         self.is_quick = isinstance(store, FileStore) and store.place.sync != "always"
         """Whether what is quick may be done in the event loop."""
         self.bodies = Bodies()
-        self._queues: dict[str, Queue] = {}
+        self.queues = OpenQueues(store, self.waiting.is_for)
         self._streams = 0
-        self._opening = threading.Lock()
-        self._phantoms: dict[str, float] = {}
-        """Queues that were opened before they were there, and when that was."""
         self._openers = frozenset(
             (each.method, each.path)
             for each in router.routes
@@ -117,48 +106,13 @@ class App:
             if route.body is not None:
                 self._decoders[route.body] = msgspec.json.Decoder(route.body)
 
-    def queue(self, name: str, *, is_made: bool = False) -> Queue:
-        """Return a queue, which stays open for the next who asks, or `is_made` by it.
-
-        Raises Refused if many were asked for that are not there.
-        """
-        queue = self._queues.get(name)
-        if queue is None:
-            with self._opening:
-                self._note_phantom(name, PHANTOMS_MAX if is_made else PHANTOMS_ASKED_MAX)
-            queue = self.store.queue(name)
-            if len(self._queues) >= QUEUES_KEPT:
-                self._queues.clear()
-            self._queues[name] = queue
-        return queue
-
-    def _note_phantom(self, name: str, most: int) -> None:
-        """Keep few queues open that are not there: everybody may ask for any name."""
-        if not isinstance(self.store, FileStore) or self.store.has_queue(name):
-            return
-        now = time.monotonic()
-        if len(self._phantoms) >= most:
-            self._let_go_of_phantoms(self.store, now - PHANTOM_SECONDS)
-        if len(self._phantoms) >= most:
-            raise Refused(
-                429, "too_many_names", "many queues were asked for that are not there", retry=60
-            )
-        self._phantoms[checked_name(name)] = now
-
-    def _let_go_of_phantoms(self, store: FileStore, before: float) -> None:
-        """Close queues that are not there, were asked for a while ago, and nobody waits for."""
-        for name, opened in list(self._phantoms.items()):
-            is_there = store.has_queue(name)
-            if not is_there and (opened > before or self.waiting.is_for(name)):
-                continue
-            del self._phantoms[name]
-            if not is_there:
-                self._queues.pop(name, None)
-                store.let_go_of_queue(name)
+    def queue(self, name: str) -> Queue:
+        """Return a queue, which stays open for the next who asks; to look at it makes nothing."""
+        return self.queues.find(name)
 
     def forget_queue(self, name: str) -> None:
         """Open a queue anew when it is asked for next."""
-        self._queues.pop(name, None)
+        self.queues.forget(name)
 
     async def _look(self, queue: str) -> int:
         def look() -> int:
@@ -243,11 +197,10 @@ class App:
         data: bytes,
     ) -> Sent:
         """Handle a request, or answer it as it was answered before."""
-        key = headers.get(b"idempotency-key") if route.changes else None
-        if key is None:
+        said = headers.get(b"idempotency-key") if route.changes else None
+        if said is None:
             return await self._handled(scope, receive, send, route, names, headers, grant, data)
-        if len(key) > KEY_BYTES_MAX:
-            raise Refused(400, "invalid_argument", "the Idempotency-Key is too long")
+        key = key_of(grant.id, said)
         asked = hash((grant.id, scope["method"], scope["raw_path"], scope["query_string"], data))
         known = self.requests.find(key)
         if known is not None:
@@ -275,7 +228,9 @@ class App:
     def _problem(self, scope: Scope, error: SegueError) -> Problem:
         """Return what to tell of an error of the store."""
         if isinstance(error, StoreClosed | LogClosed):
-            self._queues.clear()  # Another process removed one: the next who asks opens it anew.
+            self.queues.forget()  # Another process removed one: the next who asks opens it anew.
+        if isinstance(error, StorageFailed):
+            self.operations.watchdog.note_failure()
         problem = problem_of(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             logger.warning("failed path=%s reason=%s", scope["path"], error)
@@ -335,28 +290,51 @@ class App:
             self._query(route, scope["query_string"]),
             self._decoded(route, data),
             receive,
+            size_bytes=len(data),
         )
-        if names and names[0] not in self._queues and (route.method, route.path) in self._openers:
-            # To open a queue is to read what became of its messages, and that is not quick.
-            is_made = route.role is Role.PRODUCE
-            await call.in_thread(partial(self.queue, names[0], is_made=is_made))
-        if route.handle_async is not None:
-            try:
-                result = await route.handle_async(call)
-            finally:
-                call.look_no_more()
-            if isinstance(result, LiveStream) and scope["method"] != "HEAD":
-                return await stream_live(scope, send, result, partial(self.guard.is_good, grant))
+        queues = self.queues
+        used = None
+        if names and queues.is_new(names[0]) and (route.method, route.path) in self._openers:
+            used = names[0]
+            queues.begin_use(used)
+        try:
+            if used is not None:
+                await self._open(call, used)
+            if route.handle_async is not None:
+                try:
+                    result = await route.handle_async(call)
+                finally:
+                    call.look_no_more()
+            else:
+                assert route.handle is not None
+                result = await call.run(partial(route.handle, call))
+            if isinstance(result, msgspec.Struct):
+                return 200, (_JSON,), _encode(result)
+            return await self._sent(scope, receive, send, call, result)
+        finally:
+            if used is not None:
+                queues.end_use(used)
+
+    async def _open(self, call: Call, queue: str) -> None:
+        """Open a queue in a thread: that is to read what became of its messages, and not quick."""
+        if queue in self.queues.opened or call.route.about == "tasks":
+            return  # Those ask in a thread themselves, and whether it is there at all.
+        if call.route.role is Role.PRODUCE:
+            await call.in_thread(partial(self.queues.make, queue, call.grant.id))
         else:
-            assert route.handle is not None
-            result = await call.run(partial(route.handle, call))
+            await call.in_thread(partial(self.queues.find, queue))
+
+    async def _sent(
+        self, scope: Scope, receive: Receive, send: Send, call: Call, result: object
+    ) -> Sent:
+        """Return what to answer, or send what is sent piece by piece."""
         if result is None:
             return 204, (), b""
-        if scope["method"] == "HEAD" and isinstance(result, Stream | LiveStream):
+        if isinstance(result, Stream | LiveStream) and scope["method"] == "HEAD":
             await call.in_thread(getattr(result.pieces, "close", lambda: None))
             return 200, ((b"content-type", result.media_type.encode()),), b""
-        if isinstance(result, msgspec.Struct):
-            return 200, (_JSON,), _encode(result)
+        if isinstance(result, LiveStream):
+            return await stream_live(scope, send, result, partial(self.guard.is_good, call.grant))
         if isinstance(result, Reply):
             head = (b"content-type", result.media_type.encode())
             page = _PAGE if result.media_type.startswith("text/html") else ()
@@ -367,7 +345,7 @@ class App:
             raise Refused(503, "overloaded", "too much is being read at once", retry=1)
         self._streams += 1
         try:
-            is_good = partial(self.guard.is_good, grant)
+            is_good = partial(self.guard.is_good, call.grant)
             presence = Presence(receive)
             return await stream_pieces(scope, send, result, presence, call.in_thread, is_good)
         finally:

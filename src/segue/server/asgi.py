@@ -13,6 +13,8 @@ T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+Leaving = asyncio.Future[dict[str, Any]]
+"""Done once nothing more can come from whoever asked."""
 Sent = tuple[int, Headers, bytes]
 """An answer: its status, 0 if it has been sent already, its headers and its body."""
 
@@ -56,13 +58,13 @@ class Presence:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._task: asyncio.Future[dict[str, Any]] | None = None
+        self._task: Leaving | None = None
 
-    def is_gone(self) -> bool:
-        """Tell whether nothing more can come from there."""
+    def leaving(self) -> Leaving:
+        """Return what is done once nothing more can come from there."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._receive())
-        return self._task.done()
+        return self._task
 
     def is_cut(self) -> bool:
         """Tell whether the connection is gone, and not only the half that we were asked on."""
@@ -70,8 +72,7 @@ class Presence:
             if self._task.result()["type"] == "http.disconnect":
                 return True
             self._task = None
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._receive())
+        self.leaving()
         return False
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from segue.server.asgi import Presence, Receive
+from segue.server.asgi import Leaving, Presence, Receive
 from segue.server.refusal import Refused
 from segue.server.routing import Route, Router
 from segue.stores.contract import Queue, Store
@@ -55,6 +55,7 @@ class Call:
         "headers",
         "names",
         "route",
+        "size_bytes",
     )
 
     def __init__(
@@ -67,6 +68,8 @@ class Call:
         query: msgspec.Struct | None,
         body: msgspec.Struct | bytes | None,
         receive: Receive,
+        *,
+        size_bytes: int = 0,
     ) -> None:
         self.desk = desk
         self.route = route
@@ -74,6 +77,8 @@ class Call:
         """What stands for each name in the route's path, in their order."""
         self.headers = headers
         self.grant = grant
+        self.size_bytes = size_bytes
+        """Of what was sent."""
         self._query = query
         self._body = body
         self._receive = receive
@@ -81,9 +86,13 @@ class Call:
 
     def is_gone(self) -> bool:
         """Tell whether whoever asked does not listen any more."""
+        return self.leaving().done()
+
+    def leaving(self) -> Leaving:
+        """Return what is done once whoever asked does not listen any more."""
         if self._presence is None:
             self._presence = Presence(self._receive)
-        return self._presence.is_gone()
+        return self._presence.leaving()
 
     def require_grant(self) -> None:
         """Raise Refused if what was granted stands no more: whoever waits may outlive a token."""

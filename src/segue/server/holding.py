@@ -50,7 +50,9 @@ H = TypeVar("H", bound=Held)
 def hold(call: Call, held: H, ttl_seconds: float) -> str:
     """Hold something of the topic that the path names first; return its session's name."""
     try:
-        session = call.desk.sessions.open(held.kind, call.names[0], held, held.close, ttl_seconds)
+        session = call.desk.sessions.open(
+            held.kind, call.names[0], held, held.close, ttl_seconds, token=call.grant.id
+        )
     except BaseException:
         held.close()
         raise

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from segue.clock import Clock, system_clock
-from segue.server.access import Grant
+from segue.server.access import AUDIT_TOPIC, Grant
 from segue.server.access_log import AccessLog, Note
 from segue.server.audit import Act, Audit
 from segue.server.health import Watchdog
@@ -68,7 +68,7 @@ class Operations:
         self.requests.count(route, status or _STREAMED, seconds)
         if self._access_log is not None:
             self._log(self._access_log, scope, route, status, size_bytes, seconds, request_id)
-        if self._audit is not None and route is not None and route.role is Role.ADMIN:
+        if self._audit is not None and route is not None and _is_act(route, scope["path"]):
             self._note_act(self._audit, scope, route, status or _STREAMED)
 
     def _log(
@@ -139,6 +139,11 @@ class Operations:
             writing = threading.Thread(target=self.flush, name="segue-serve-log", daemon=True)
             writing.start()
             writing.join(LAST_LINES_SECONDS)
+
+
+def _is_act(route: Route, path: str) -> bool:
+    """Tell whether a request takes the role `admin`, by its route or for what it is about."""
+    return route.role is Role.ADMIN or AUDIT_TOPIC in path.split("/")
 
 
 def _remote(scope: Scope) -> str:

@@ -48,6 +48,10 @@ class _HeadTooLarge(Exception):
     """The headers are more than they may be."""
 
 
+class _HeadRefused(Exception):
+    """The headers can be understood, and nothing is done about them. Says why."""
+
+
 class _Over:
     """What a request waits on whose client says nothing more: it has happened, for good."""
 
@@ -81,6 +85,9 @@ class Connection(HttpToolsProtocol):
         self._carried_bytes = 0
         """The size of that chunk, of which some may belong to the request before."""
         self._is_in_head = True
+        self._is_read_again = False
+        """Whether the head asks for another protocol: it is read once more, without that."""
+        self._has_host = False
         self._is_refused = False
         """Whether nothing more is taken: the connection ends with what is being answered."""
         self._idle_bytes = 0
@@ -99,24 +106,15 @@ class Connection(HttpToolsProtocol):
     # What comes ----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
         if self._is_refused or self.transport.is_closing():
             return
-        self._chunk_bytes = len(data)
-        self._fed_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answered as if nobody had asked for another protocol. What comes behind is in it.
-            cycle = self._answering()
-            if cycle is not None:
-                cycle.keep_alive = False
-            return
+            self._parse(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _HeadTooLarge):
                 self._refuse_head()
+            elif isinstance(error.__context__, _HeadRefused):
+                self._refuse(400, "invalid_request", str(error.__context__))
             else:
                 self._refuse(400, "invalid_request", "this is no HTTP that can be understood")
             return
@@ -128,14 +126,57 @@ class Connection(HttpToolsProtocol):
         elif self.cycle.more_body:
             self._count_idle(len(data))
 
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Have the parser read what came, as if nobody could ask for another protocol.
+
+        It takes what is behind a head that does for that protocol, and the body would be lost. So
+        a new one gets such a head once more, without the wish, and then what is behind it.
+        """
+        while data:
+            self._count_fed(len(data))
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as asked:
+                data = memoryview(data)[asked.args[0] :]
+            # Not among what is done about the error: that would stand for the reason of the next.
+            head = self._head_without_upgrade()
+            self._is_read_again = False
+            # The old one reads nothing more where the connection is to be closed behind that head.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._count_fed(len(head))
+            self.parser.feed_data(head)
+
+    def _count_fed(self, size_bytes: int) -> None:
+        self._chunk_bytes = size_bytes
+        self._fed_bytes += size_bytes
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % each for each in self.headers if each[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
     def on_message_begin(self) -> None:
+        # Not when anything comes: blank lines, and what is left of a body that was refused, would
+        # keep the connection open for ever.
+        self._unset_keepalive_if_required()
         self._is_in_head = True
+        self._has_host = False
         self._fed_bytes = self._carried_bytes = self._chunk_bytes
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         if self._fed_bytes > HEAD_BYTES_MAX and self._is_head_too_large():
             raise _HeadTooLarge
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise _HeadRefused("this is no proxy: CONNECT leads nowhere")
+            self._is_read_again = True
+            return
+        # Also here: if this head began before the last request was answered, it was set since.
+        self._unset_keepalive_if_required()
         self._is_in_head = False
         self._since = 0.0
         before = self.cycle
@@ -148,6 +189,10 @@ class Connection(HttpToolsProtocol):
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
+            elif name == b"host":
+                if self._has_host:  # Who stands between us and the client may go by the other one.
+                    raise _HeadRefused("a request has one Host")
+                self._has_host = True
             self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
@@ -155,6 +200,8 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_read_again:
+            return
         self._since = 0.0
         super().on_message_complete()
 

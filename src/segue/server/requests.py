@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from segue.server.refusal import Refused
+
 REMEMBERED_SECONDS: Final = 600.0
 REMEMBERED_BYTES_MAX: Final = 64 << 20
 REMEMBERED_MAX: Final = 100_000
@@ -129,6 +131,18 @@ class Requests:
         line, number = _numbered(key)
         if line is not None and self._last.get(line) == number:
             del self._last[line]
+
+
+def key_of(token: str, said: bytes) -> bytes:
+    """Return under which key a request is remembered: each token has keys of its own.
+
+    Raises Refused for one that nobody can mean.
+    """
+    if not 0 < len(said) <= KEY_BYTES_MAX:
+        raise Refused(400, "invalid_argument", f"an Idempotency-Key has 1 to {KEY_BYTES_MAX} bytes")
+    if said.startswith(LINE_PREFIX):
+        return b"%b%b:%b" % (LINE_PREFIX, token.encode(), said.removeprefix(LINE_PREFIX))
+    return b"%b:%b" % (token.encode(), said)
 
 
 def _numbered(key: bytes) -> tuple[bytes | None, int]:

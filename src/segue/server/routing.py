@@ -95,6 +95,8 @@ class Route:
     is_quick: bool = False
     """Done at once on a store that is quick, so that no thread is asked."""
     is_absolute: bool = False
+    is_guarded: bool = True
+    """Whether a token must be for the first name in the path; else its handler sees to that."""
     body_bytes_max: int | None = None
     """Instead of the server's own limit."""
 

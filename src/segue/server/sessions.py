@@ -19,6 +19,8 @@ from segue.server.refusal import Refused
 logger = logging.getLogger(__name__)
 
 SESSIONS_MAX: Final = 10_000
+TOKEN_SESSIONS_MAX: Final = 7_500
+"""Of one token: whatever its client does, there is room for those of others."""
 KIND_MAX: Final = {"reading": 100}
 """Of those that keep what they answered last."""
 SWEEP_SECONDS: Final = 5
@@ -37,6 +39,8 @@ class Session(Generic[T]):
     kind: str
     name: str
     """Of the topic or ring it belongs to: roles go by it."""
+    token: str
+    """The id of the token it was opened with, "" where none is needed."""
     held: T
     close: Callable[[], None]
     ttl_us: int
@@ -59,7 +63,14 @@ class Sessions:
         return len(self._sessions)
 
     def open(
-        self, kind: str, name: str, held: T, close: Callable[[], None], ttl_seconds: float
+        self,
+        kind: str,
+        name: str,
+        held: T,
+        close: Callable[[], None],
+        ttl_seconds: float,
+        *,
+        token: str = "",
     ) -> Session[T]:
         """Hold something for a client, who is to call again within `ttl_seconds`."""
         self.sweep()
@@ -68,19 +79,26 @@ class Sessions:
             id=secrets.token_urlsafe(ID_BYTES),
             kind=kind,
             name=name,
+            token=token,
             held=held,
             close=close,
             ttl_us=ttl_us,
             until_us=self.ticks() + ttl_us,
         )
         with self._lock:
-            if len(self._sessions) >= SESSIONS_MAX:
+            if len(self._sessions) >= SESSIONS_MAX or self._has_its_share(token):
                 raise Refused(503, "overloaded", "too many sessions are open", retry=SWEEP_SECONDS)
             oldest = self._one_too_many(kind)
             self._sessions[session.id] = cast("Session[object]", session)
         if oldest is not None:
             self._close(oldest)
         return session
+
+    def _has_its_share(self, token: str) -> bool:
+        if not token or len(self._sessions) < TOKEN_SESSIONS_MAX:
+            return False
+        own = sum(each.token == token for each in self._sessions.values())
+        return own >= TOKEN_SESSIONS_MAX
 
     def _one_too_many(self, kind: str) -> Session[object] | None:
         """Return the session, taken out, that makes room for another of a kind that is bounded.

@@ -128,6 +128,8 @@ def add_token(path: Path, token: Token, disk: Disk | None = None) -> None:
 
 def remove_token(path: Path, id_: str, disk: Disk | None = None) -> Token | None:
     """Remove a token from a file and return it, None if it is not there."""
+    if not path.exists():
+        return None  # Nothing is made to look into it.
     disk = disk or Disk()
     with storage_errors(f"writing {path}"), _alone(path, disk):
         tokens = _read_or_none(path)

@@ -4,17 +4,19 @@ Whoever waits sleeps in the event loop. A push through this server wakes those w
 queue at once. What comes otherwise (another process, a delay that is over, a lease that expired)
 is found by one task that looks at each such queue again and again, more seldom the longer a round
 takes. A look that takes long is left to itself, so that the others go on. Nobody is woken for a
-message that is not there.
+message that is not there. Who leaves stands in nobody's way: their wait is over at once, and what
+they were woken for is for the next.
 """
 
 import asyncio
 import logging
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from segue.server.asgi import Gone
+from segue.server.asgi import Gone, Leaving
 from segue.server.call import Call
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,12 @@ STEP_SECONDS_MAX: Final = 0.1
 """How often what is no queue is looked at, soon at first."""
 QUICK_COUNT_MAX: Final = 1_000
 """How many messages are dealt with at once in the event loop: more take milliseconds."""
+QUICK_BYTES_MAX: Final = 256 << 10
+"""How much may be sent with them: writing more takes as long."""
+_PREFERRED: Final = re.compile(
+    rb'(?:^|,)\s*wait\s*=\s*"?(\d{1,9}(?:\.\d{0,9})?)"?\s*(?:[,;]|$)', re.IGNORECASE
+)
+"""How many seconds a Prefer header would have a request wait (RFC 7240), here with fractions."""
 
 T = TypeVar("T")
 Look = Callable[[str], Awaitable[int]]
@@ -44,7 +52,7 @@ Look = Callable[[str], Awaitable[int]]
 
 def is_quick(call: Call, count: int) -> bool:
     """Tell whether so many messages are dealt with at once, in the event loop."""
-    return count <= QUICK_COUNT_MAX and call.is_quick
+    return count <= QUICK_COUNT_MAX and call.size_bytes <= QUICK_BYTES_MAX and call.is_quick
 
 
 async def run(call: Call, step: Callable[[], T], count: int) -> T:
@@ -52,6 +60,19 @@ async def run(call: Call, step: Callable[[], T], count: int) -> T:
     if is_quick(call, count):
         return step()
     return await call.in_thread(step)
+
+
+def _seconds(call: Call, wait: float) -> float:
+    """Return how long a request waits that asks for `wait`: no longer than it prefers.
+
+    Who repeats a request must not change its body, and has waited for some of its time already.
+    """
+    said = call.headers.get(b"prefer")
+    # Streams, which are GET, wait again and again: a short wait would have them never rest.
+    if said is not None and call.route.changes:
+        preferred = _PREFERRED.search(said)
+        wait = wait if preferred is None else min(wait, float(preferred[1]))
+    return min(wait, WAIT_SECONDS_MAX)
 
 
 def _for_who_is_here(call: Call, take: Callable[[], T]) -> Callable[[], T]:
@@ -71,7 +92,8 @@ class Waiting:
 
     def __init__(self, look: Look) -> None:
         self._look = look
-        self._lines: dict[str, OrderedDict[asyncio.Future[None], None]] = {}
+        self._lines: dict[str, OrderedDict[asyncio.Future[bool], None]] = {}
+        """Who waits for which queue, as what is done when it is over: by a message, if True."""
         self._watch: asyncio.Task[None] | None = None
         self._slow: dict[str, asyncio.Task[None]] = {}
         """Queues that are passed over: their last look takes long, or took long a while ago."""
@@ -98,25 +120,36 @@ class Waiting:
         while line and count > 0:
             waiter, _ = line.popitem(last=False)
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(True)
                 count -= 1
 
-    async def until(self, queue: str, timeout: float) -> None:
-        """Return when it is time to look: a message may be there, or `timeout` is over."""
+    async def until(self, queue: str, timeout: float, leaving: Leaving) -> bool:
+        """Return when it is time to look: a message may be there, or the wait is over.
+
+        That is after `timeout`, or when who waits is `leaving`. True if a message may be there:
+        nobody else looks for it.
+        """
         if self._closed:
-            return
-        waiter = asyncio.get_running_loop().create_future()
+            return False
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def leave(_: object) -> None:
+            if not waiter.done():
+                waiter.set_result(False)
+
+        leaving.add_done_callback(leave)
         line = self._lines.setdefault(queue, OrderedDict())
         line[waiter] = None
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._run())
         try:
             async with asyncio.timeout(timeout):
-                await waiter
+                return await waiter
         except TimeoutError:
-            pass
+            return False  # Everybody looks once more at the end: also who was woken just then.
         finally:
             line.pop(waiter, None)
+            leaving.remove_done_callback(leave)
 
     async def deliver(
         self,
@@ -131,18 +164,24 @@ class Waiting:
 
         Up to `count` messages. Raises Gone if it would be for somebody who has left.
         """
-        deadline = time.monotonic() + min(wait, WAIT_SECONDS_MAX)
+        deadline = time.monotonic() + _seconds(call, wait)
         queue = call.names[0]
         step = take if is_quick(call, count) else _for_who_is_here(call, take)
-        while True:
-            found = await run(call, step, count)
-            left = deadline - time.monotonic()
-            if not is_nothing(found) or left <= 0 or call.is_gone() or self._closed:
-                return found
-            await self.until(queue, left)
-            if call.is_gone():
-                return found  # Nothing is taken for somebody who has left.
-            call.require_grant()
+        is_woken = False
+        try:
+            while True:
+                found = await run(call, step, count)
+                is_woken = False
+                left = deadline - time.monotonic()
+                if not is_nothing(found) or left <= 0 or call.is_gone() or self._closed:
+                    return found
+                is_woken = await self.until(queue, left, call.leaving())
+                if call.is_gone():
+                    return found  # Nothing is taken for somebody who has left.
+                call.require_grant()
+        finally:
+            if is_woken:  # And did not look: it is for the next in line.
+                self.wake(queue)
 
     async def ask_again(
         self,
@@ -157,7 +196,7 @@ class Waiting:
 
         Raises Gone if it would be for somebody who has left.
         """
-        deadline = time.monotonic() + min(wait, WAIT_SECONDS_MAX)
+        deadline = time.monotonic() + _seconds(call, wait)
         pause = STEP_SECONDS_MIN
         if not is_quick(call, count):
             step = _for_who_is_here(call, step)
@@ -228,7 +267,7 @@ class Waiting:
         for line in self._lines.values():
             for waiter in line:
                 if not waiter.done():
-                    waiter.set_result(None)
+                    waiter.set_result(False)
         for task in (self._watch, *self._slow.values()):
             if task is not None:
                 task.cancel()

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from segue.errors import InvalidArgument, SegueError
+from segue.errors import InvalidArgument, SegueError, StorageFailed
 from segue.server.call import Call
 from segue.server.push_pop import (
     TTL_SECONDS_DEFAULT,
@@ -134,6 +134,8 @@ def _told(
     """Return what went wrong. Raises Refused if nothing was done: it is no answer to remember."""
     if not isinstance(error, SegueError):
         return _as_dapr_says(400, "malformed_request", f"body: {error}")
+    if isinstance(error, StorageFailed):
+        call.desk.operations.watchdog.note_failure()
     problem = problem_of(error)
     reply = _as_dapr_says(problem.status, problem.code, problem.detail)
     if problem.code in NOT_BEGUN:

@@ -98,7 +98,8 @@ def _redrive_named(call: Call, body: Redrive, names: list[LetterName]) -> Redriv
 
 
 async def _pause(call: Call, seconds: float) -> None:
-    """Wait. Raises Gone if whoever asked leaves, Refused if the server ends meanwhile."""
+    """Wait. Raises Gone if whoever asked leaves, Refused if the server or the token ends."""
+    call.require_grant()
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if call.desk.waiting.is_closed:
@@ -106,6 +107,7 @@ async def _pause(call: Call, seconds: float) -> None:
         if call.is_gone():
             raise Gone
         await asyncio.sleep(min(left, LOOK_SECONDS))
+        call.require_grant()
 
 
 def discard(call: Call) -> Number:

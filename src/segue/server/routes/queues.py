@@ -18,7 +18,7 @@ from segue.errors import (
 from segue.server.call import Call
 from segue.server.routing import Reply, Role, Route, Stream
 from segue.server.streams import NDJSON, lines_of
-from segue.stores.contract import MessageState
+from segue.stores.contract import MessageState, QueueStats
 from segue.stores.http.wire.queues import (
     CountsJson,
     Messages,
@@ -40,6 +40,8 @@ from segue.stores.message_ids import key_of
 
 STATE_MESSAGES_MAX: Final = 1_000_000
 """How many messages the state shows at once: all of them are in memory meanwhile."""
+STATE_BYTES_MAX: Final = 128 << 20
+"""How large a queue may be whose state is shown at once."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -116,10 +118,18 @@ def look_up(call: Call) -> StatusJson | None:
 def state(call: Call) -> Reply:
     """Show what waits in the words of its ancestors."""
     key = call.query(WhichKey).key
-    if key is None and call.queue.count().ready > STATE_MESSAGES_MAX:
-        raise BatchTooLarge(f"more than {STATE_MESSAGES_MAX:,} messages wait: ask for one key")
+    if key is None:
+        _require_small(call.queue.stats())
     # Bodies may hold half a character, which JSON can say and UTF-8 cannot.
     return Reply(body=json.dumps({"state": call.queue.state(key)}).encode())
+
+
+def _require_small(stats: QueueStats) -> None:
+    if stats.counts.ready > STATE_MESSAGES_MAX or stats.size_bytes > STATE_BYTES_MAX:
+        raise BatchTooLarge(
+            f"more than {STATE_MESSAGES_MAX:,} messages or {STATE_BYTES_MAX >> 20} MiB are too "
+            "much at once: ask for one key"
+        )
 
 
 def history(call: Call) -> Stream:

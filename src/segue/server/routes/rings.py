@@ -173,7 +173,9 @@ async def begin(call: Call) -> Begun:
         try:
             end_broken(call, held.token)
             length = max(body.ttl, SESSION_SECONDS_MIN)
-            return call.desk.sessions.open(SESSION, call.names[0], held, held.abort, length)
+            return call.desk.sessions.open(
+                SESSION, call.names[0], held, held.abort, length, token=call.grant.id
+            )
         except BaseException:
             held.abort()
             raise

@@ -69,10 +69,14 @@ async def fire(call: Call) -> Fired:
 def remove(call: Call) -> Removed:
     """Forget a schedule that no code has any more."""
     tasks = call.desk.tasks
+    name = call.names[0]
     if call.grant.is_limited:
         _existing(call)  # Those of queues the token is not for are not there.
     with tasks.lock:
-        return Removed(removed=tasks.book.remove(call.names[0]))
+        queues = {state.queue for state in tasks.book.states().values() if state.name == name}
+        if not all(map(call.grant.covers, queues)):
+            raise Refused(403, "access_denied", f"{name} is of queues the token is not for, too")
+        return Removed(removed=tasks.book.remove(name))
 
 
 def _existing(call: Call) -> "ScheduleState":
@@ -104,6 +108,7 @@ ROUTES: Final = (
         summary="Queue the task of a schedule now; when it fires by itself stays as it was",
         role=Role.PRODUCE,
         about="schedules",
+        is_guarded=False,
         handle_async=fire,
         answer=Fired,
         errors=(QueueFull, AccessDenied),
@@ -115,8 +120,9 @@ ROUTES: Final = (
         summary="Forget a schedule that no code has any more",
         role=Role.ADMIN,
         about="schedules",
+        is_guarded=False,
         handle_async=asking(remove),
         answer=Removed,
-        statuses=(_NOT_INSTALLED,),
+        statuses=(404, _NOT_INSTALLED),
     ),
 )

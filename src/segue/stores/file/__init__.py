@@ -2,7 +2,7 @@
 
     store.py       the directory as a whole
     place.py       where things lie, and how their logs are opened
-    queue.py       the queue as its callers see it
+    queue.py       the queue as its callers see it; absent.py: one that is not there yet
     core.py        one queue's logs and ledger, shared by all handles of a process
     journal.py     the ledger on disk: following others, checkpoints
     lanes.py       the logs that hold messages
@@ -15,7 +15,7 @@
     inspection.py  looking at a queue, and state.py: in the words of its ancestors
     browsing.py    how single messages stand, and page after page of them
     ring*.py       the ring
-    lock.py        the lock
+    lock*.py       the lock
 
 A queue's path through them: pushing → lanes; delivering and settling → journal; upkeep follows.
 """

@@ -9,16 +9,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from weakref import WeakValueDictionary
 
 from segue.delivery.rules import QueueRules
 from segue.delivery.topic_rules import TopicRules
 from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, UnsupportedFormat
+from segue.log import Log
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
 from segue.stores.contract import Queue, Ring, RingMode
 from segue.stores.file.claims import locked
 from segue.stores.file.core import QueueCore, QueueRemoved
-from segue.stores.file.lock import FileLock, LockCore, lock_exists
+from segue.stores.file.lock import FileLock
+from segue.stores.file.lock_core import OPEN_MAX, LockCore, OpenLocks, lock_exists
 from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.ring import FileRing
@@ -51,8 +54,12 @@ class FileStore:
         self._lock = threading.RLock()
         self._queues: dict[str, QueueCore] = {}
         self._rings: dict[str, RingCore] = {}
-        self._locks: dict[str, LockCore] = {}
-        self._topics: dict[str, TopicCore] = {}
+        self._locks: WeakValueDictionary[str, LockCore] = WeakValueDictionary()
+        """Those that are open, or that somebody has a handle on: everybody may ask for any name."""
+        # An exclusive owner keeps others out for as long as it has the files open.
+        self._open_locks = OpenLocks(None if place.exclusive else OPEN_MAX)
+        self._topics: WeakValueDictionary[str, TopicCore] = WeakValueDictionary()
+        self._open_topics: set[TopicCore] = set()
         self._closed = False
         _check_directory(place, create=create)
 
@@ -84,6 +91,7 @@ class FileStore:
 
     def has_queue(self, name: str) -> bool:
         """Tell whether there is a queue of that name. Raises InvalidName."""
+        self._require_open()
         path, exists = self.place.path(QUEUES, name), self.place.disk.exists
         return exists(path / "lanes") or exists(path / "aside")
 
@@ -188,7 +196,8 @@ class FileStore:
             self._require_open()
             core = self._locks.get(name)
             if core is None:
-                core = self._locks[name] = LockCore(name, path, self.place)
+                core = LockCore(name, path, self.place, self._open_locks)
+                self._locks[name] = core
             return FileLock(core, self.heartbeat, ttl)
 
     def locks(self) -> list[str]:
@@ -208,7 +217,7 @@ class FileStore:
             self._require_open()
             core = self._topics.get(name)
             if core is None:
-                core = self._topics[name] = TopicCore(name, path, self.place)
+                core = self._topics[name] = _Topic(name, path, self.place, self._open_topics)
         if partitions is not None or rules is not None:
             core.establish(partitions, rules)
         return FileTopic(core)
@@ -237,9 +246,9 @@ class FileStore:
                 closing.callback(queue.close)
             for ring in self._rings.values():
                 closing.callback(ring.close)
-            for lock in self._locks.values():
+            for lock in list(self._locks.values()):
                 closing.callback(lock.close)
-            for topic in self._topics.values():
+            for topic in list(self._topics.values()):
                 closing.callback(topic.close)
 
     def __enter__(self) -> Self:
@@ -252,6 +261,18 @@ class FileStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Topic(TopicCore):
+    """A topic that stays in memory from when it has a log open: who asks for names has none."""
+
+    def __init__(self, name: str, path: Path, place: Place, opened: set[TopicCore]) -> None:
+        super().__init__(name, path, place)
+        self._opened_topics = opened
+
+    def _open(self, partition: int, rules: TopicRules) -> Log:
+        self._opened_topics.add(self)
+        return super()._open(partition, rules)
 
 
 def _check_directory(place: Place, *, create: bool) -> None:
