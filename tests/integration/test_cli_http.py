@@ -222,6 +222,34 @@ def test_a_token_lets_us_in_and_is_never_shown(
     assert all(secret not in answer.err for answer in answers)
 
 
+def test_who_may_only_take_or_only_give_can_do_so(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verb asks for no more than the role of what it does: not for lists of what there is."""
+    tokens = scratch / "tokens.toml"
+    secrets = {}
+    for role in ("produce", "consume"):
+        token, secrets[role] = make_token(
+            name=role, roles=[role], names=["*"], now_us=0, expires_us=None
+        )
+        add_token(tokens, token)
+    with (
+        open_directory(scratch / "behind", sync="os") as store,
+        ServerThread(build_app(store, tokens=tokens, has_audit=False)) as server,
+    ):
+        store.topic("orders", partitions=1)
+        monkeypatch.setenv(TOKEN_VARIABLE, secrets["produce"])
+        done("queue", "push", server.url, "jobs", "a", "b")
+        done("topic", "append", server.url, "orders", stdin=b"2 apples\n")
+        monkeypatch.setenv(TOKEN_VARIABLE, secrets["consume"])
+        popped = done("queue", "pop", server.url, "jobs")
+        leased = done("queue", "lease", server.url, "jobs", "--json").json
+        done("queue", "ack", server.url, "jobs", str(leased["receipt"]))
+
+        assert popped.lines == ["a"]
+        assert store.queue("jobs").count().total == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [

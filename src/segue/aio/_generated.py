@@ -46,6 +46,7 @@ from segue.stores.contract import (
     RingMode,
     TransactionOutcome,
 )
+from segue.stores.hurry import can_hurry
 
 
 class Job(JobHandle):
@@ -759,4 +760,5 @@ async def open(
     except BaseException:
         await threads.close(lambda: None)
         raise
+    threads.can_hurry = can_hurry(store)
     return Store(threads, store)

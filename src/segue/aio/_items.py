@@ -146,8 +146,10 @@ class Following(Items[TopicRecord]):
 
     async def _fetch(self) -> None:
         line = self._threads.line(type(self).__name__, hex(id(self)))
-        if not await patiently(line, self._attempt, self._timeout, lambda is_done: not is_done):
-            self._is_over = True
+        is_done = await patiently(
+            self._threads, line, self._attempt, self._timeout, lambda is_done: not is_done
+        )
+        self._is_over |= not is_done
 
     async def _attempt(self, seconds: float) -> bool:
         return await self._threads.call(

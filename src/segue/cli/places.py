@@ -29,9 +29,11 @@ def is_segue_server(url: str) -> bool:
 
 def store_url(text: str | Path) -> str:
     """Return where a store is: the URL of a server as it was written, or a path."""
-    # A path would make one slash of the two that a URL has.
+    # A path would make one slash of the two that a URL has, and drop what says that it is a path.
     text = str(text)
-    return text if is_server(text) else str(Path(text.removeprefix(FILE_SCHEME)))
+    if is_server(text) or text.startswith("./"):
+        return text
+    return str(Path(text.removeprefix(FILE_SCHEME)))
 
 
 def directory(text: str | Path) -> Path:

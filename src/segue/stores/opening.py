@@ -1,13 +1,14 @@
 """Which store a URL means."""
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import InvalidArgument
 from segue.log.disk import Disk
-from segue.log.options import SYNC_INTERVAL_MS_DEFAULT, SyncName
+from segue.log.options import SYNC_INTERVAL_MS_DEFAULT, SyncName, sync_from
 from segue.stores.contract import Store
 from segue.stores.http.address import address_from, is_http
 from segue.stores.redis.address import SCHEMES, is_redis
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 FILE_SCHEME = "file://"
 TOKEN_VARIABLE = "SEGUE_TOKEN"
 """Where a token is looked for that is not given: not on a command line, which everybody sees."""
+PORT_MAX: Final = (1 << 16) - 1
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HTTP: Final = re.compile(r"https?:", re.IGNORECASE)
+"""What a URL of a Segue server begins with, however it goes on."""
+_ENDPOINT: Final = re.compile(r"[^/\\]*:(?P<port>[0-9]{1,5})([/?#]|$)")
 
 
 def open(
@@ -53,6 +59,8 @@ def open(
     AccessDenied, too.
     """
     is_manual = clock is not system_clock
+    if isinstance(url, str) and (is_http(url) or is_redis(url)):
+        _check_for_server(sync=sync, exclusive=exclusive)
     if isinstance(url, str) and is_http(url):
         return open_http(url, token=token, ticks=ticks if is_manual else None)
     if token is not None:
@@ -77,8 +85,19 @@ def open(
     )
 
 
+def _check_for_server(*, sync: SyncName, exclusive: bool) -> None:
+    """Refuse what no server can keep, and what nobody can mean. Raises InvalidArgument."""
+    sync_from(sync)  # Which one is of no matter: the server says what is durable.
+    if exclusive:
+        raise InvalidArgument("exclusive is for directories alone: a server is shared")
+
+
 def directory_of(url: str | os.PathLike[str]) -> Path:
-    """Return the directory that `url` names. Raises InvalidArgument."""
+    """Return the directory that `url` names. Raises InvalidArgument.
+
+    Who misspells the URL of a server must not get a store here that nobody else knows of:
+    `localhost:8000` is refused unless it is there, and `./localhost:8000` is a directory.
+    """
     text: object = os.fspath(url)
     if not isinstance(text, str) or not text:
         raise InvalidArgument(f"a store is named by a path or URL: {url!r}")
@@ -89,15 +108,33 @@ def directory_of(url: str | os.PathLike[str]) -> Path:
     elif is_redis(text) or is_http(text):
         raise InvalidArgument("a directory is needed here, and that is a server")
     elif ":/" in text and text.partition(":/")[0] in SCHEMES:
-        # Not quoted: it may have a password.
+        # Not quoted, here and below: it may have a password.
         raise InvalidArgument("a server is named with two slashes: redis://host")
+    elif _HTTP.match(text):
+        raise InvalidArgument(
+            "a server is named as http://host:8000 or https://host; ./name is a directory"
+        )
     elif "://" in text:
         scheme = text.partition("://")[0]
+        named = f"no store speaks {scheme}://" if _SCHEME.fullmatch(scheme) else "no such URL"
         raise InvalidArgument(
-            f"no store speaks {scheme}://; give a path, file://<path>, redis://<host> or "
-            "http://<host>"
+            f"{named}; give a path, file://<path>, redis://<host> or http://<host>"
+        )
+    elif isinstance(url, str) and _is_endpoint(text):
+        raise InvalidArgument(
+            "a host and a port name no store: http://host:8000 is a server, ./name a directory"
         )
     return Path(text)
+
+
+def _is_endpoint(text: str) -> bool:
+    """Tell whether `text` is a host with a port, and no directory that is there."""
+    found = _ENDPOINT.match(text)
+    return (
+        found is not None
+        and int(found["port"]) <= PORT_MAX
+        and not os.path.lexists(text.partition("/")[0])
+    )
 
 
 def open_directory(

@@ -30,10 +30,11 @@ from segue.errors import (
     UnsupportedServer,
 )
 from segue.server.building import build_app
+from segue.server.requests import REMEMBERED_SECONDS
 from segue.server.serving import ServerThread, config_of
 from segue.server.tokens import add_token, make_token
 from segue.stores.http import queue as http_queue
-from segue.stores.http.address import Address, Options, address_from
+from segue.stores.http.address import RETRY_SECONDS_MAX, Address, Options, address_from
 from segue.stores.http.answer import Answer as Received
 from segue.stores.http.line import Line
 from segue.stores.http.store import HttpStore
@@ -52,12 +53,15 @@ MEMORY_BYTES_MAX: Final = 128 << 20
 CERTIFICATE: Final = Path(__file__).parents[2] / "certificates" / "loopback.crt"
 KEY: Final = CERTIFICATE.with_suffix(".key")
 SECRET: Final = "segue_ab12cd34ef_thisIsASecretThatNobodyMaySee"
+BOOKS: Final = "xn--bcher-kva.example"
+"""As the names of hosts are written that have more than ASCII."""
 
 
 # Connections ---------------------------------------------------------------------------------
 
 
 def test_calls_one_after_the_other_use_one_connection(opened: Opener, proxy: HttpProxy) -> None:
+    """And what is read bit by bit one of its own: it may take as long as its reader likes."""
     queue = opened().queue("jobs")
     for number in range(30):
         queue.push(b"%d" % number)
@@ -67,7 +71,7 @@ def test_calls_one_after_the_other_use_one_connection(opened: Opener, proxy: Htt
             queue.ack("0-99999/1")
         queue.pop()
 
-    assert proxy.accepted == 1
+    assert proxy.accepted == 2
 
 
 def test_a_list_that_is_left_early_costs_its_connection_and_nothing_else(
@@ -453,6 +457,14 @@ def test_a_server_that_is_older_is_not_used() -> None:
         open_http(server.url)
 
 
+def test_something_else_that_speaks_json_is_no_segue_server() -> None:
+    with (
+        Impostor(answer_of(200, ABOUT.replace(b"segue", b"other") % 1)) as server,
+        pytest.raises(UnsupportedServer, match="is no Segue server"),
+    ):
+        open_http(server.url)
+
+
 def test_a_server_that_is_newer_is_used() -> None:
     """It speaks to older clients, or it would have said that it does not."""
     about = ABOUT[:-1] % 2 + b',"news":{"anything":1}}'
@@ -560,12 +572,12 @@ def test_a_token_is_never_shown(
     assert secret not in caplog.text
 
 
-@pytest.mark.parametrize("token", ["", "two\r\nlines", "tab\t", "ünï", "\x00"])
+@pytest.mark.parametrize("token", ["", "two\r\nlines", "tab\t", "ünï", "\x00", 123, b"bytes"])
 def test_a_token_that_cannot_be_one_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         open_http("http://127.0.0.1:9", token=token)
 
-    assert not token or token not in str(refusal.value)
+    assert not token or str(token) not in str(refusal.value)
 
 
 # URLs ----------------------------------------------------------------------------------------
@@ -580,6 +592,11 @@ def test_a_token_that_cannot_be_one_is_refused_and_not_shown(token: str) -> None
         ("https://box:8443", Address(host="box", port=8443, is_encrypted=True)),
         ("http://[::1]:81", Address(host="::1", port=81, is_encrypted=False)),
         ("http://box/a/b/", Address(host="box", port=8000, is_encrypted=False, path="/a/b")),
+        ("https://bücher.example", Address(host=BOOKS, port=443, is_encrypted=True)),
+        (
+            "http://box?retry=300",
+            Address(host="box", port=8000, is_encrypted=False, options=Options(retry=300)),
+        ),
         (
             "http://box?retry=3&timeout=0.5&connections=2&pool_wait=1&ca=/x",
             Address(
@@ -593,6 +610,39 @@ def test_a_token_that_cannot_be_one_is_refused_and_not_shown(token: str) -> None
 )
 def test_a_url_says_where_the_server_is(url: str, expected: Address) -> None:
     assert address_from(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("http://box/api/v1", "http://box:8000"),
+        ("https://box:1/below/api/v1/", "https://box:1/below"),
+        ("http://box/api/v1/queues/jobs", "http://box:8000"),
+    ],
+)
+def test_a_url_with_the_path_of_the_api_is_told_what_it_should_be(url: str, right: str) -> None:
+    """The client puts that path there by itself, and would ask for it twice."""
+    with pytest.raises(InvalidArgument) as refusal:
+        open_http(url)
+
+    assert str(refusal.value).endswith(right)
+
+
+def test_a_host_is_spoken_to_by_the_name_that_others_know() -> None:
+    """Headers are ASCII: what people type is not, as the wide letters that some keyboards have."""
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "localhost")
+    with (
+        Impostor(answer_of(200, ABOUT % 1)) as server,
+        open_http(f"http://{wide}:{server.port}") as store,
+    ):
+        assert store.url == f"http://localhost:{server.port}"
+
+    assert f"Host: localhost:{server.port}\r\n".encode() in server.requests[0]
+
+
+def test_what_is_repeated_is_repeated_for_less_than_the_server_remembers() -> None:
+    """Else a repetition would be done as if it were new."""
+    assert 2 * RETRY_SECONDS_MAX <= REMEMBERED_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -613,6 +663,8 @@ def test_a_url_says_where_the_server_is(url: str, expected: Address) -> None:
         "http://box?retry=-1",
         "http://box?retry=nan",
         "http://box?retry=inf",
+        "http://box?retry=301",
+        "http://box/api/v1",
         "http://box?timeout=0",
         "http://box?connections=0",
         "http://box?connections=1.5",
@@ -664,7 +716,8 @@ def test_a_certificate_that_is_not_trusted_is_refused_at_once(encrypted: int) ->
         open_http(f"https://127.0.0.1:{encrypted}?retry={PATIENCE_SECONDS}", token=SECRET)
 
     assert time.monotonic() - begun < SOON_SECONDS
-    assert isinstance(refusal.value.__cause__, ssl.SSLError | StoreUnavailable)
+    assert isinstance(refusal.value.__cause__, ssl.SSLError)
+    assert type(refusal.value) is StoreUnavailable  # The command line shows its name.
 
 
 def test_a_certificate_for_another_name_is_refused(encrypted: int) -> None:
@@ -672,15 +725,46 @@ def test_a_certificate_for_another_name_is_refused(encrypted: int) -> None:
         open_http(f"https://localhost:{encrypted}?ca={CERTIFICATE}&retry=0")
 
 
-def test_a_server_that_does_not_encrypt_is_refused(world: HttpWorld) -> None:
+def test_a_server_that_does_not_encrypt_is_refused_at_once(world: HttpWorld) -> None:
+    """Whoever wrote https:// by mistake is told so, and need not wait for it."""
     port = world.url.split(":")[2].partition("/")[0]
-    with pytest.raises(StoreUnavailable):
-        open_http(f"https://127.0.0.1:{port}?retry=0&ca={CERTIFICATE}")
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="does not speak TLS: is it http://") as refusal:
+        open_http(f"https://127.0.0.1:{port}?retry={PATIENCE_SECONDS}&ca={CERTIFICATE}")
+
+    assert time.monotonic() - begun < SOON_SECONDS
+    assert type(refusal.value) is StoreUnavailable
 
 
 def test_a_server_that_encrypts_is_not_spoken_to_without(encrypted: int) -> None:
-    with pytest.raises((StoreUnavailable, UnsupportedServer)):
+    """It says nothing at all, so whoever wrote http:// by mistake gets a hint."""
+    with pytest.raises(StoreUnavailable, match="if it speaks TLS, it is https://"):
         open_http(f"http://127.0.0.1:{encrypted}?retry=0")
+
+
+def test_a_server_that_answers_in_tls_is_refused_at_once() -> None:
+    """An alert of TLS is no HTTP, and will not become it."""
+    begun = time.monotonic()
+    with (
+        Impostor(b"\x15\x03\x01\x00\x02\x02\x46") as server,
+        pytest.raises(StoreUnavailable, match="speaks TLS: is it https://") as refusal,
+    ):
+        open_http(f"{server.url}?retry={PATIENCE_SECONDS}")
+
+    assert time.monotonic() - begun < SOON_SECONDS
+    assert type(refusal.value) is StoreUnavailable
+
+
+def test_a_server_that_answered_before_is_not_said_to_encrypt(
+    opened: Opener, proxy: HttpProxy
+) -> None:
+    """The hint is for who never got an answer over that line."""
+    queue = opened(retry=0).queue("jobs")
+    proxy.lose_answer()
+    with pytest.raises(StoreUnavailable) as failure:
+        queue.push(b"x")
+
+    assert "TLS" not in str(failure.value)
 
 
 def test_closing_ends_a_long_poll_that_is_encrypted(encrypted: int) -> None:

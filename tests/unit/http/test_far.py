@@ -50,7 +50,7 @@ def test_a_renewal_that_gets_lost_is_made_again_before_its_lease_is_over(
     opened: Opener, proxy: HttpProxy
 ) -> None:
     """However long other answers may take: two tries fit into what is left of a lease."""
-    queue = opened(timeout=600, retry=600).queue("jobs")
+    queue = opened(timeout=600, retry=300).queue("jobs")
     queue.push(b"x")
     proxy.swallow(request=b"/extend")
     with queue.lease(ttl=3):
@@ -60,7 +60,7 @@ def test_a_renewal_that_gets_lost_is_made_again_before_its_lease_is_over(
 
 
 def test_a_lock_whose_renewal_gets_lost_is_renewed_again(opened: Opener, proxy: HttpProxy) -> None:
-    lock = opened(timeout=600, retry=600).lock("leader", ttl=3)
+    lock = opened(timeout=600, retry=300).lock("leader", ttl=3)
     proxy.swallow(request=b"/renew")
     with lock:
         eventually(lambda: sum(b"/renew" in line for line in proxy.heard) >= 2)
@@ -72,7 +72,7 @@ def test_closing_waits_for_all_that_is_open_no_longer_than_for_one(
     opened: Opener, proxy: HttpProxy
 ) -> None:
     """What is not let go of is when its time is over; whoever ends has other things to do."""
-    store = opened(timeout=600, retry=600)
+    store = opened(timeout=600, retry=300)
     topic = store.topic("orders", partitions=1)
     producers = [topic.producer(f"till-{number}") for number in range(8)]
     proxy.freeze()
@@ -108,8 +108,8 @@ def test_a_queue_that_is_opened_while_it_is_removed_is_the_new_one(
     delete = store.calls.delete
     anew: list[HttpQueue] = []
 
-    def deleting(path: str, answer: type[Removed]) -> Removed:
-        removed = delete(path, answer)
+    def deleting(path: str, answer: type[Removed], *, takes: float) -> Removed:
+        removed = delete(path, answer, takes=takes)
         anew.append(store.queue("jobs"))
         return removed
 
@@ -288,7 +288,7 @@ def test_connecting_for_a_renewal_takes_no_longer_than_the_renewal_may(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a server that takes no connections would cost the lease before the next try."""
-    store = opened(timeout=600, retry=600)
+    store = opened(timeout=600, retry=300)
     queue = store.queue("jobs")
     queue.push(b"x")
     job = queue.lease(ttl=3)

@@ -15,6 +15,7 @@ import pytest
 from segue.errors import (
     InvalidArgument,
     LockBusy,
+    LockLost,
     RingNotFound,
     StoreUnavailable,
     TransactionAborted,
@@ -23,9 +24,11 @@ from segue.server.app import App
 from segue.server.routes import ALL
 from segue.server.routing import Router
 from segue.server.serving import ServerThread
+from segue.stores.http.lock import HttpHeldLock
 from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_directory, open_http
 from segue.testing import ManualClock
+from tests.http_proxy import HttpProxy
 
 PATIENCE_SECONDS = 60.0
 
@@ -400,3 +403,47 @@ def test_a_lock_that_was_waited_for_is_held_for_all_of_its_time(
     assert held.is_held
     place.clock.advance(seconds=11)
     assert not held.is_held
+
+
+# Answers that come late ------------------------------------------------------------------------
+
+
+def test_a_lock_that_ended_before_its_answer_came_is_not_handed_out(place: Place) -> None:
+    """The answer was lost and is asked for again; by then somebody else is inside."""
+    with (
+        HttpProxy(place.server.port) as proxy,
+        open_http(place.server.url, ticks=place.clock.ticks) as other,
+    ):
+        taken: list[HttpHeldLock] = []
+
+        def ticks() -> int:
+            if proxy.lost.is_set() and not taken:
+                place.clock.advance(seconds=60)
+                taken.append(other.lock("leader", ttl=600).acquire(wait=0))
+            return place.clock.ticks()
+
+        with open_http(proxy.url, ticks=ticks) as late:
+            proxy.lose_answer(to=b"/acquire")
+            with pytest.raises(LockLost):
+                late.lock("leader", ttl=30).acquire(wait=0)
+
+        assert [held.is_held for held in taken] == [True]
+
+
+def test_a_lock_that_ended_before_its_answer_came_is_asked_for_again(place: Place) -> None:
+    """Where nobody else took it, whoever waits for it has it after all, and for its full time."""
+    with HttpProxy(place.server.port) as proxy:
+        is_late = False
+
+        def ticks() -> int:
+            nonlocal is_late
+            if proxy.lost.is_set() and not is_late:
+                is_late = True
+                place.clock.advance(seconds=60)
+            return place.clock.ticks()
+
+        with open_http(proxy.url, ticks=ticks) as late:
+            proxy.lose_answer(to=b"/acquire")
+            with late.lock("leader", ttl=30) as held:
+                assert (held.token, held.is_held) == (2, True)
+                assert held.seconds_left == pytest.approx(30)

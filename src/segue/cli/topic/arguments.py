@@ -10,7 +10,7 @@ import typer
 
 from segue.cli import parsing
 from segue.cli.store_arguments import allow_many_files, opened_store
-from segue.errors import TopicNotFound
+from segue.errors import AccessDenied, TopicNotFound
 from segue.log.options import Sync
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ def opened_topic(
 def existing_topic(store: "Store", name: str) -> "Topic":
     """Return a topic that is there. Raises TopicNotFound, CorruptManifest."""
     topic = store.topic(name)
+    try:
+        is_listed = name in store.topics()
+    except AccessDenied:
+        return topic  # Who may append or read on need not be one who may look at lists.
     # Asked for its partitions, one that has lost its manifest says so.
-    if name not in store.topics() and topic.partitions:
+    if not is_listed and topic.partitions:
         raise TopicNotFound(name=name)
     return topic
 

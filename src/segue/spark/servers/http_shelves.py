@@ -18,6 +18,7 @@ from segue.spark.sources import ServerSource
 from segue.spark.strands import DEAD, LATER, Label, Shelf
 from segue.stores.file.portrait import LogPortrait, Touched
 from segue.stores.http.bulk import Bulk
+from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.store import HttpStore
 from segue.stores.http.wire.bulk import PortraitJson, StrandJson
 from segue.stores.opening import open_http
@@ -86,9 +87,10 @@ class _Shelf:
             told = bulk.strands(is_stream=self._is_stream, reader=self._options.reader)
             self._check_partitions(name, len(told))
             for each in told:
-                if self._is_chosen(each.number):
-                    strand = self._strand(Label(name, each.number), each, bulk)
-                    found[strand.label] = strand
+                with making_sense():
+                    if self._is_chosen(each.number):
+                        strand = self._strand(Label(name, each.number), each, bulk)
+                        found[strand.label] = strand
         return found
 
     def _check_partitions(self, name: str, count: int) -> None:
@@ -149,6 +151,9 @@ def _portrait(strand: StrandJson, told: PortraitJson) -> LogPortrait:
         return np.array(values, dtype=np.int64)
 
     touched = told.touched
+    counts = {len(getattr(touched, name)) for name in touched.__struct_fields__}
+    if len(counts) > 1 or len(told.hidden) != len(told.hidden_state):
+        raise nonsense("columns of different lengths")
     return LogPortrait(
         path=Path(strand.number),  # Nothing is read by it.
         lane=told.lane,

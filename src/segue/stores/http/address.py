@@ -1,6 +1,6 @@
 """What a URL of a Segue server means: `http(s)://host:port/?option=value`."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -12,6 +12,10 @@ TLS_PORT_DEFAULT: Final = 443
 CONNECTIONS_DEFAULT: Final = 16
 CONNECTIONS_MAX: Final = 10_000
 SECONDS_MAX: Final = 3_600.0
+RETRY_SECONDS_MAX: Final = 300.0
+"""Well below how long a server remembers its answers: what is repeated later is done twice."""
+API_PATH: Final = "/api/v1"
+"""What stands before every path but those of the seed; the client puts it there by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,8 @@ class Options:
     timeout: float = 10.0
     """How long an answer may take, besides what was to be waited for."""
     retry: float = 10.0
-    """How long a request is repeated if the server does not answer."""
+    """How long a request is repeated if the server does not answer. Then nobody knows whether it
+    was done, and to ask again under the same key would be too late."""
     ca: str = ""
     """A file with the certificates to trust instead of the machine's."""
 
@@ -33,7 +38,7 @@ class Options:
         _check("connections", self.connections, 1, CONNECTIONS_MAX)
         _check("pool_wait", self.pool_wait, 0, SECONDS_MAX)
         _check("timeout", self.timeout, 0.01, SECONDS_MAX)
-        _check("retry", self.retry, 0, SECONDS_MAX)
+        _check("retry", self.retry, 0, RETRY_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class Address:
     """Where a server is, and how to talk to it."""
 
     host: str
+    """In ASCII, whatever it is called: as it stands in headers and certificates."""
     port: int
     is_encrypted: bool
     path: str = ""
@@ -71,27 +77,38 @@ def address_from(url: str, token: str | None = None) -> Address:
         raise InvalidArgument("a token is given as token=…, or SEGUE_TOKEN, and not in the URL")
     if not parts.hostname:
         raise InvalidArgument("the host is missing: http://host:8000")
-    if port == 0 or not _is_host(parts.hostname) or not _is_path(parts.path):
+    host = _ascii(parts.hostname)
+    if port == 0 or not host or not _is_path(parts.path):
         raise InvalidArgument("a host, a port from 1 to 65535 and a path of plain characters")
-    if token is not None and (not token or not token.isascii() or not token.isprintable()):
+    if token is not None and not _is_token(token):
         raise InvalidArgument("a token is printable text")
     is_encrypted = parts.scheme == "https"
-    return Address(
-        host=parts.hostname,
+    address = Address(
+        host=host,
         port=(TLS_PORT_DEFAULT if is_encrypted else PORT_DEFAULT) if port is None else port,
         is_encrypted=is_encrypted,
         path=parts.path.rstrip("/"),
         token=token,
         options=_options(parts.query),
     )
+    before, api, _ = f"{address.path}/".partition(f"{API_PATH}/")
+    if api:
+        right = replace(address, path=before).url
+        raise InvalidArgument(f"{API_PATH} is no part of the URL, which is {right}")
+    return address
 
 
-def _is_host(host: str) -> bool:
+def _ascii(host: str) -> str:
+    """Return the name that others know a host by, "" if it can be none."""
     try:
-        host.encode("idna")
+        name = host.encode("idna").decode()
     except UnicodeError:
-        return False
-    return host.isprintable() and " " not in host
+        return ""
+    return name if name.isprintable() and " " not in name else ""
+
+
+def _is_token(token: object) -> bool:
+    return isinstance(token, str) and token != "" and token.isascii() and token.isprintable()
 
 
 def _is_path(path: str) -> bool:

@@ -17,14 +17,26 @@ PIECE_BYTES: Final = 64 * 1024
 """What must come within one timeout, once the head is there."""
 CHUNK_LINE_BYTES_MAX: Final = 256
 CHUNK_DIGITS_MAX: Final = 8
+LENGTH_DIGITS_MAX: Final = 18
+"""More than anybody sends, and few enough that nobody is kept busy by one number."""
 _STATUS_WORDS_MIN: Final = 2
 _STATUS_DIGITS: Final = 3
 _INTERIM: Final = range(100, 200)
 _WITHOUT_BODY: Final = (204, 304)
+_TLS: Final = (b"\x15\x03", b"\x16\x03")
+"""How a TLS alert begins, and a handshake."""
 
 
 class BrokenAnswer(ConnectionError):
     """What came is no answer, or only the beginning of one."""
+
+
+class NothingCame(BrokenAnswer):
+    """The connection ended, and not a byte had come."""
+
+
+class SpeaksTls(BrokenAnswer):
+    """What came is how TLS begins, or says that it cannot."""
 
 
 class Answer(io.RawIOBase):
@@ -37,6 +49,7 @@ class Answer(io.RawIOBase):
         self._deadline = deadline
         self._timeout = timeout
         self._buffer = bytearray()
+        self._has_begun = False
         self.headers: dict[str, str] = {}
         self.status = self._head()
         for _ in range(INTERIM_MAX):
@@ -71,7 +84,7 @@ class Answer(io.RawIOBase):
         if self._is_chunked or self.status in _WITHOUT_BODY:
             return 0
         said = self.headers.get("content-length", "")
-        if not said.isascii() or not said.isdecimal():
+        if not said.isascii() or not said.isdecimal() or len(said) > LENGTH_DIGITS_MAX:
             raise BrokenAnswer("an answer that does not say where it ends")
         return int(said)
 
@@ -210,6 +223,12 @@ class Answer(io.RawIOBase):
             raise TimeoutError("no answer in time")
         self._sock.settimeout(left)
         data = self._sock.recv(PIECE_BYTES)
+        if not self._has_begun:
+            if not data:
+                raise NothingCame("the connection ended before the answer began")
+            if data.startswith(_TLS):
+                raise SpeaksTls("it speaks TLS")
+            self._has_begun = True
         if not data:
             raise BrokenAnswer("the connection ended before the answer did")
         self._buffer += data

@@ -12,7 +12,8 @@ import pyarrow as pa
 from segue.errors import StoreUnavailable, UnsupportedServer
 from segue.log.columns import Columns
 from segue.log.record import microseconds
-from segue.stores.http.calls import Calls, Query, path_of
+from segue.stores.http.calls import LONG_SECONDS, Calls, Query, path_of
+from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.wire.bulk import (
     BehindJson,
     Behinds,
@@ -44,8 +45,6 @@ TRIES_MAX: Final = 10
 PIECE_BYTES: Final = 1 << 16
 PART_BYTES: Final = 8 << 20
 """How much of a segment goes in one request."""
-ADOPTING_SECONDS: Final = 600.0
-"""How long the server may take to adopt what was put aside."""
 
 Kind = Literal["topic", "queue", "dead_letters", "ring"]
 
@@ -113,7 +112,7 @@ class Bulk:
             is_whole = False
             for batch in _batches(response):
                 if batch.num_rows:
-                    yield columns_of_batch(batch)
+                    yield _columns(batch)
                 else:
                     is_whole = True  # The last one is empty: it says that nothing went wrong.
             if not is_whole:
@@ -125,6 +124,17 @@ class Bulk:
         return int(columns.offset[-1]) + 1
 
 
+def _columns(batch: pa.RecordBatch) -> Columns:
+    """Return what a batch holds. Raises UnsupportedServer if it cannot be what it says."""
+    with making_sense():
+        batch.validate()
+        # Only words may be missing: whoever counts on a number would find another in its place.
+        needed = [each.name for each in batch.schema if each.type != pa.string()]
+        if any(batch.column(name).null_count for name in needed):
+            raise nonsense("records without their numbers")
+        return columns_of_batch(batch)
+
+
 def _batches(response: io.RawIOBase) -> Iterator[pa.RecordBatch]:
     """Yield the batches of an answer, which is read to its end."""
     body = io.BufferedReader(response)
@@ -133,7 +143,7 @@ def _batches(response: io.RawIOBase) -> Iterator[pa.RecordBatch]:
         if reader.schema not in (RECORD_SCHEMA, MESSAGE_SCHEMA):
             raise UnsupportedServer(f"the server sent other columns: {reader.schema.names}")
         yield from reader
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise StoreUnavailable(f"what was read broke off: {error}") from error
     while body.read(PIECE_BYTES):
         continue
@@ -151,7 +161,7 @@ class Writing:
 
         Raises TopicNotFound, UnsupportedServer where nothing can be put aside.
         """
-        return self._calls.post(self._path, None, Ready, wait=ADOPTING_SECONDS)
+        return self._calls.post(self._path, None, Ready, takes=LONG_SECONDS)
 
     def put(self, write: "WriteId", id_: str, file: BinaryIO) -> None:
         """Send a segment, which is checked before this returns. Once, however often it is sent."""
@@ -184,7 +194,7 @@ class Writing:
             ],
         )
         path = f"{self._path}{path_of(write.directory)}/commit"
-        return self._calls.post(path, body, Committed, wait=ADOPTING_SECONDS).is_new
+        return self._calls.post(path, body, Committed, takes=LONG_SECONDS).is_new
 
     def abort(self, write: "WriteId") -> None:
         """Leave nothing of a write that is not to happen. One that has happened stays."""

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -34,9 +34,11 @@ from segue.stores.connections import Pool
 from segue.stores.forking import in_every_child
 from segue.stores.http.address import Address
 from segue.stores.http.answer import Answer as HttpAnswer
-from segue.stores.http.line import NETWORK_ERRORS, Line, NotTrusted, context_of
+from segue.stores.http.line import NETWORK_ERRORS, Line, context_of, is_in_vain
 from segue.stores.http.problems import NOT_BEGUN, code_of, error_of
+from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.wire.about import PREFIX
+from segue.stores.hurry import HURRY, Hurry
 from segue.tracing import headers_of_span
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ SHORT_SECONDS: Final = 0.05
 """Who waits no longer than this takes a connection as who does not wait at all."""
 CONNECTING_SHARE: Final = 10
 """Which part of its time who waits spends on getting a connection: it is waited longer by that."""
+LONG_SECONDS: Final = 600.0
+"""How long something may take that takes the longer the more there is."""
 ANSWER_BYTES_MAX: Final = 1 << 30
 SHORT_BYTES_MAX: Final = 1 << 20
 """What a refusal, or an introduction, may take up: we do not know yet who answers."""
@@ -88,12 +92,17 @@ class _Request:
     data: bytes | None
     headers: dict[str, str]
     wait: float
+    """How long the server may wait for what is asked for."""
+    takes: float
+    """How long its work may take, for what is known to take long."""
     timeout: float
-    """How long an answer may take besides `wait`."""
-    is_wait: bool
-    """Whether it takes a connection of those for who waits."""
+    """How long an answer may take besides."""
+    pool: Pool[Line]
+    """Whose connections it takes."""
     pool_wait: float
     """How long a connection is waited for."""
+    hurry: Hurry | None
+    """Who may say that it is to wait no longer."""
     was_sent: bool = False
 
 
@@ -105,13 +114,15 @@ class Calls:
         self.ticks = ticks or system_ticks
         tls = context_of(address)
         options = address.options
-        # Two pools: who waits takes no connection from who works, or keeps a lease alive.
-        self._work: Pool[Line] = Pool(
-            lambda: Line(address, tls), size=options.connections, wait_seconds=options.pool_wait
-        )
-        self._waits: Pool[Line] = Pool(
-            lambda: Line(address, tls), size=options.connections, wait_seconds=options.pool_wait
-        )
+
+        def pool() -> Pool[Line]:
+            return Pool(
+                lambda: Line(address, tls), size=options.connections, wait_seconds=options.pool_wait
+            )
+
+        # Three: who waits, or reads on and on, takes no connection from who works, or keeps a
+        # lease alive.
+        self._work, self._waits, self._streams = self._pools = (pool(), pool(), pool())
         self._closing = threading.Event()
         in_every_child(self)
         self._decoders: dict[object, msgspec.json.Decoder[object]] = {}
@@ -131,7 +142,7 @@ class Calls:
 
     def introduce(self, answer: type[A]) -> A:
         """Return what the server says of itself: whoever it is, that is little."""
-        request = self._request("GET", "", None, None, None, 0)
+        request = self._request("GET", "")
         return self._decoded(self._persisted(request, self._short_answer), answer)
 
     def get_or_none(self, path: str, answer: type[A], *, query: Query | None = None) -> A | None:
@@ -146,9 +157,13 @@ class Calls:
         answer: type[A],
         *,
         wait: float = 0,
+        takes: float = 0,
     ) -> A:
-        """Have something done and return the answer; it may take `wait` longer."""
-        return self._decoded(self.fetch("POST", path, body, wait=wait), answer)
+        """Have something done and return the answer.
+
+        The server may wait for `wait`, and what it does may take `takes`.
+        """
+        return self._decoded(self.fetch("POST", path, body, wait=wait, takes=takes), answer)
 
     def post_or_none(
         self, path: str, body: msgspec.Struct | None, answer: type[A], *, wait: float = 0
@@ -157,9 +172,9 @@ class Calls:
         data = self.fetch("POST", path, body, wait=wait)
         return self._decoded(data, answer) if data else None
 
-    def delete(self, path: str, answer: type[A]) -> A:
+    def delete(self, path: str, answer: type[A], *, takes: float = 0) -> A:
         """Have something deleted and return the answer."""
-        return self._decoded(self.fetch("DELETE", path), answer)
+        return self._decoded(self.fetch("DELETE", path, takes=takes), answer)
 
     def tell(
         self,
@@ -181,13 +196,14 @@ class Calls:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         wait: float = 0,
+        takes: float = 0,
         within: float | None = None,
     ) -> bytes:
         """Return the body of the answer. One that breaks off is asked for again.
 
         With `within` that goes on for so long, and no step of a try takes more than half of it.
         """
-        request = self._request(method, path, body, query, headers, wait)
+        request = self._request(method, path, body, query, headers, wait=wait, takes=takes)
         return self._persisted(request, self._whole_answer, within)
 
     def _short_answer(self, line: Line, response: HttpAnswer) -> bytes:
@@ -209,18 +225,18 @@ class Calls:
         *,
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-        wait: float = 0,
+        takes: float = 0,
     ) -> Iterator[HttpAnswer]:
         """Yield an answer whose body is still to be read, all of it or the connection is dropped.
 
         What breaks while it is being read raises StoreUnavailable and is not repeated.
         """
-        request = self._request(method, path, body, query, headers, wait)
+        request = self._request(method, path, body, query, headers, takes=takes, pool=self._streams)
         line, response = self._persisted(request, lambda *both: both)
         try:
             yield response
         except BaseException as error:
-            self._home_of(line).drop(line)
+            line.home.drop(line)
             if isinstance(error, NETWORK_ERRORS) and not isinstance(error, SegueError):
                 self._require_open()
                 raise StoreUnavailable(f"{self.address.url} broke off: {error!r}") from error
@@ -231,10 +247,13 @@ class Calls:
         self,
         method: str,
         path: str,
-        body: msgspec.Struct | bytes | None,
-        query: Query | None,
-        headers: Mapping[str, str] | None,
-        wait: float,
+        body: msgspec.Struct | bytes | None = None,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        wait: float = 0,
+        takes: float = 0,
+        pool: Pool[Line] | None = None,
     ) -> "_Request":
         timeout, pool_wait = self.address.options.timeout, self.address.options.pool_wait
         is_wait = wait > SHORT_SECONDS
@@ -248,8 +267,10 @@ class Calls:
             data=data,
             headers=said,
             wait=wait,
+            takes=takes,
             timeout=timeout,
-            is_wait=is_wait,
+            pool=pool or (self._waits if is_wait else self._work),
+            hurry=HURRY.get() if is_wait else None,
             pool_wait=min(pool_wait, wait / CONNECTING_SHARE) if is_wait else pool_wait,
         )
 
@@ -264,7 +285,9 @@ class Calls:
         For as long as the address says from the first try that failed (a long poll may last longer
         than that), or until `within` is over.
         """
-        deadline = None if within is None else time.monotonic() + within
+        begun = time.monotonic()
+        wait = request.wait
+        deadline = None if within is None else begun + within
         pause = PAUSE_SECONDS_MIN
         is_repeated = False
         while True:
@@ -278,7 +301,7 @@ class Calls:
             try:
                 outcome = self._tried(request, take)
             except NETWORK_ERRORS as error:  # StoreUnavailable is among them.
-                if isinstance(error, NotTrusted) or (
+                if is_in_vain(error) or (
                     isinstance(error, ConnectionsBusy) and not request.was_sent
                 ):
                     raise
@@ -302,6 +325,12 @@ class Calls:
             logger.debug("asked again url=%s reason=%s", self.address.url, failure)
             self._closing.wait(seconds)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            if request.wait:
+                if request.hurry is not None and request.hurry.is_set:
+                    wait, request.hurry = 0.0, None
+                request.wait = max(0.0, wait - (time.monotonic() - begun))
+                # Not in the body: under one key that must stay as it was.
+                request.headers["Prefer"] = f"wait={request.wait:.3f}"
 
     def _tried(self, request: "_Request", take: Callable[[Line, HttpAnswer], T]) -> "T | _Refusal":
         """Return what `take` makes of an answer, or what a refusal means. Raises NETWORK_ERRORS."""
@@ -313,43 +342,45 @@ class Calls:
             if request.method != "GET":
                 request.headers.setdefault("Idempotency-Key", line.new_key())
             request.was_sent = True
-            response = line.ask(
-                request.method,
-                request.target,
-                request.data,
-                request.headers,
-                wait=request.wait,
-                timeout=request.timeout,
-            )
+            response = self._asked(line, request)
             if response.status in _YES:
                 return take(line, response)
             refusal = self._refusal(response)
         except BaseException:
-            self._home_of(line).drop(line)
+            line.home.drop(line)
             raise
         if refusal.again is None:
             self._let_go(line, response)
         else:
             # Its last key is asked again: no later one may come on it before.
-            self._home_of(line).drop(line)
+            line.home.drop(line)
         return refusal
+
+    def _asked(self, line: Line, request: _Request) -> HttpAnswer:
+        """Return an answer whose body is still to be read. Raises OSError."""
+        with nullcontext() if request.hurry is None else request.hurry.interrupting(line.interrupt):
+            return line.ask(
+                request.method,
+                request.target,
+                request.data,
+                request.headers,
+                wait=request.wait + request.takes,
+                timeout=request.timeout,
+            )
 
     def _let_go(self, line: Line, response: HttpAnswer) -> None:
         """Keep a line whose answer was read to its end, and drop any other."""
         if response.may_go_on:
-            self._home_of(line).give_back(line)
+            line.home.give_back(line)
         else:
-            self._home_of(line).drop(line)
-
-    def _home_of(self, line: Line) -> Pool[Line]:
-        return self._waits if line.is_for_waiting else self._work
+            line.home.drop(line)
 
     def _taken(self, request: _Request) -> Line:
         """Return a line that is in order. Raises ConnectionsBusy, StoreUnavailable."""
-        pool = self._waits if request.is_wait else self._work
+        pool = request.pool
         while True:
             line = pool.take(wait_seconds=request.pool_wait)
-            line.is_for_waiting = request.is_wait
+            line.home = pool
             if self._closing.is_set():
                 pool.drop(line)  # Taken while the store was closed: nobody would interrupt it.
                 self._require_open()
@@ -408,7 +439,7 @@ class Calls:
         with self.asked("GET", path, query=query) as response:
             while data := response.readline(LINE_BYTES_MAX):
                 if data.startswith(b'{"problem":'):
-                    raise _told(data) or UnsupportedServer("a problem that makes no sense")
+                    raise _told(self.address.url, data)
                 yield self._decoded(data, answer)
                 self._require_open()
 
@@ -421,7 +452,7 @@ class Calls:
     def close(self) -> None:
         """Wait for no answer any more."""
         self._closing.set()
-        for pool in (self._work, self._waits):
+        for pool in self._pools:
             pool.close()
             for line in pool.in_use():
                 line.interrupt()
@@ -480,9 +511,14 @@ def _detail(body: bytes) -> str:
     return str(document.get("detail", "")) if isinstance(document, dict) else ""
 
 
-def _told(line: bytes) -> SegueError | None:
-    try:
-        problem = msgspec.json.decode(line, type=dict[str, msgspec.Raw])["problem"]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-        return None
-    return error_of(bytes(problem))
+def _told(url: str, line: bytes) -> SegueError:
+    """Return the error that the last line of an answer tells of."""
+    with making_sense():
+        problem = bytes(msgspec.json.decode(line, type=dict[str, msgspec.Raw])["problem"])
+        error = error_of(problem)
+        if error is not None:
+            return error
+    if not code_of(problem):
+        return nonsense("a problem without a code")
+    # It went wrong there for another reason than there are names for here.
+    return StoreUnavailable(f"{url}: {_detail(problem) or code_of(problem)}")

@@ -8,7 +8,7 @@ from segue.delivery.message import DeadLetter, Message
 from segue.delivery.priority import Priority, priority_from
 from segue.delivery.topic_record import moment_us
 from segue.errors import StoreUnavailable
-from segue.stores.http.calls import Calls
+from segue.stores.http.calls import LONG_SECONDS, Calls
 from segue.stores.http.wire.queues import (
     LetterJson,
     LetterName,
@@ -59,7 +59,8 @@ class HttpDeadLetters(DeadLetters):
 
     def drop_all(self) -> int:
         """Drop every letter, also those that cannot be read; return how many."""
-        return self._ask().post(f"{self._path}/discard", Letters(), Number).count
+        path = f"{self._path}/discard"
+        return self._ask().post(path, Letters(), Number, takes=LONG_SECONDS).count
 
 
 class HttpHistory:
@@ -86,7 +87,8 @@ class HttpHistory:
     def replay(self, priority: Priority | None, start: Bound, stop: Bound) -> int:
         """Push messages again, as they were but for their attempt; return how many."""
         body = Replay(**_span(priority, start, stop))
-        return self._ask().post(f"{self._path}/replay", body, Number).count
+        answer = self._ask().post(f"{self._path}/replay", body, Number, takes=LONG_SECONDS)
+        return answer.count
 
 
 def _going_on(listed: Callable[[T | None], Iterator[T]]) -> Iterator[T]:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from segue.errors import InvalidArgument, StoreUnavailable
+from segue.stores.connections import Pool
 from segue.stores.http.address import Address
-from segue.stores.http.answer import Answer
+from segue.stores.http.answer import Answer, BrokenAnswer, NothingCame, SpeaksTls
 
 NETWORK_ERRORS: Final = (OSError,)
 """What may come of asking. StoreUnavailable is among them, and BrokenAnswer."""
@@ -19,10 +20,6 @@ PIECE_BYTES: Final = 1 << 20
 """What is sent within one timeout."""
 REFUSAL_SECONDS: Final = 1.0
 """How soon a server must have said why, if it takes no more of a request."""
-
-
-class NotTrusted(StoreUnavailable):
-    """The server's certificate is not one to trust: to try again is of no use."""
 
 
 class Line:
@@ -34,8 +31,9 @@ class Line:
         self._name = secrets.token_urlsafe(NAME_BYTES)
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
-        self.is_for_waiting = False
-        """Whether it carries long polls: those who wait have lines of their own."""
+        self._was_answered = False
+        self.home: Pool[Line]
+        """Where it was taken from, and belongs when it is not in use."""
         host = f"[{address.host}]" if ":" in address.host else address.host
         self._host = f"Host: {host}:{address.port}\r\n"
 
@@ -64,9 +62,13 @@ class Line:
                 sock = self._tls.wrap_socket(sock, server_hostname=address.host)
         except ssl.SSLCertVerificationError as error:
             sock.close()
-            raise NotTrusted(f"{address.url}: {error.verify_message}") from error
+            raise StoreUnavailable(f"{address.url}: {error.verify_message}") from error
         except OSError as error:
             sock.close()
+            if _is_plain(error):
+                raise StoreUnavailable(
+                    f"{address.url} does not speak TLS: is it http://?"
+                ) from error
             raise StoreUnavailable(f"no connection could be made: {error}") from error
         except BaseException:
             sock.close()
@@ -130,10 +132,35 @@ class Line:
                     sock.sendall(view[start : start + PIECE_BYTES])  # Each in time.
         except OSError:
             # A server that refuses by the head alone may not listen to the end.
-            answer = Answer(sock, time.monotonic() + REFUSAL_SECONDS, timeout)
+            answer = self._answer(sock, REFUSAL_SECONDS, timeout)
             answer.headers["connection"] = "close"
             return answer
-        return Answer(sock, time.monotonic() + timeout + wait, timeout)
+        return self._answer(sock, timeout + wait, timeout)
+
+    def _answer(self, sock: socket.socket, seconds: float, timeout: float) -> Answer:
+        """Return an answer whose head comes within `seconds`. Raises OSError."""
+        try:
+            answer = Answer(sock, time.monotonic() + seconds, timeout)
+        except SpeaksTls as error:
+            raise StoreUnavailable(f"{self._address.url} speaks TLS: is it https://?") from error
+        except (NothingCame, ConnectionResetError) as error:
+            if self._was_answered or self._tls is not None:
+                raise
+            # Servers that expect TLS say nothing to who begins otherwise.
+            raise BrokenAnswer(f"{error}; if it speaks TLS, it is https://") from error
+        self._was_answered = True
+        return answer
+
+
+def is_in_vain(error: BaseException) -> bool:
+    """Tell whether trying again is of no use: the certificate, or the scheme, stays what it is."""
+    cause = error.__cause__
+    return isinstance(cause, ssl.SSLCertVerificationError | SpeaksTls) or _is_plain(cause)
+
+
+def _is_plain(error: BaseException | None) -> bool:
+    """Tell whether a server was asked for TLS and answered something else."""
+    return isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
 
 
 def context_of(address: Address) -> ssl.SSLContext | None:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
@@ -15,6 +15,12 @@ from segue.stores.lock_blocks import Blocks, checked_owner, checked_token, ttl_f
 
 if TYPE_CHECKING:
     from segue.stores.http.store import HttpStore
+
+
+FRESH_SHARE: Final = 0.5
+"""Which part of its time a lock must have left: who keeps it alive begins after a third."""
+LATE_MAX: Final = 3
+"""How often one that was lost before its answer came is asked for again."""
 
 
 class HttpLock:
@@ -32,12 +38,27 @@ class HttpLock:
         """Take the lock, waiting for it. Raises LockBusy after `wait`."""
         patience = Patience(wait)
         named = checked_owner(owner)
+        late = 0
         while True:
             try:
-                return waited(patience, partial(self._acquired, named))
+                held = waited(patience, partial(self._acquired, named))
+                self._ensure(held)
+                return held
             except LockBusy:
                 if patience.is_over:
                     raise
+            except LockLost:
+                late += 1
+                if patience.is_over or late == LATE_MAX:
+                    raise
+
+    def _ensure(self, held: "HttpHeldLock") -> None:
+        """Have a lock whose answer came late for its full time. Raises LockLost.
+
+        The answer may have been lost and asked for again: by then somebody else may have it.
+        """
+        if held.seconds_left < self._ttl_us / 1_000_000 * FRESH_SHARE:
+            held.renew()
 
     def _acquired(self, owner: str, step: float) -> "HttpHeldLock":
         # From before it was asked for, and as long as the server waited before it tried: we never
@@ -79,12 +100,12 @@ class HttpLock:
         self._store.require_open()
         return self._store.calls
 
-    def seems_held(self, until_us: int) -> bool:
-        """Tell whether it is not yet `until_us`, and the store can still be asked."""
+    def seconds_until(self, until_us: int) -> float:
+        """Return how long it is until then, 0 if it is over or the store cannot be asked."""
         try:
-            return self.calls.ticks() < until_us
+            return max(0, until_us - self.calls.ticks()) / 1_000_000
         except StoreClosed:
-            return False
+            return 0.0
 
     def renew(self, token: int, ttl_us: int | None) -> int:
         """Hold it for who has `token`; return until when. Raises LockLost."""
@@ -114,7 +135,12 @@ class HttpHeldLock:
     @property
     def is_held(self) -> bool:
         """Whether it is still ours, as far as can be told without asking: by our own clock."""
-        return not self._is_over and self._lock.seems_held(self._until_us)
+        return not self._is_over and self.seconds_left > 0
+
+    @property
+    def seconds_left(self) -> float:
+        """For how long it is ours at least, by our own clock."""
+        return self._lock.seconds_until(self._until_us)
 
     def renew(self, *, ttl: Duration | None = None) -> None:
         """Hold it for `ttl` from now. Raises LockLost."""

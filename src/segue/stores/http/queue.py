@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, get_args
@@ -25,7 +26,6 @@ from segue.errors import (
     QueueLocked,
     RecordTooLarge,
     StoreClosed,
-    UnsupportedServer,
 )
 from segue.log.options import Duration
 from segue.stores.arguments import COUNT_MAX, cause_of, check_message_count, owner_bytes
@@ -38,9 +38,10 @@ from segue.stores.contract import (
     QueueStats,
     Receipt,
 )
-from segue.stores.http.calls import Calls, path_of, renewing_seconds
+from segue.stores.http.calls import LONG_SECONDS, Calls, path_of, renewing_seconds
 from segue.stores.http.letters import HttpDeadLetters, HttpHistory
 from segue.stores.http.patience import Patience, seconds, waited
+from segue.stores.http.sense import at_most, exactly, making_sense, nonsense
 from segue.stores.http.wire.base import text_or_bytes
 from segue.stores.http.wire.queues import (
     MESSAGE_BYTES_MAX,
@@ -100,7 +101,9 @@ class HttpQueue(QueueBase):
     @property
     def rules(self) -> QueueRules:
         """How the queue behaves."""
-        return self.calls.get(f"{self._path}/rules", QueueRulesJson).rules()
+        answer = self.calls.get(f"{self._path}/rules", QueueRulesJson)
+        with making_sense():
+            return answer.rules()
 
     def configure(self, rules: QueueRules) -> None:
         """Change the rules for everybody."""
@@ -156,7 +159,7 @@ class HttpQueue(QueueBase):
     def _pushed(self, drafts: list[Draft], step: float) -> list[MessageId]:
         body = Push(messages=drafts, wait=step)
         answer = self.calls.post(f"{self._path}/messages", body, Ids, wait=step)
-        return cast("list[MessageId]", answer.ids)
+        return exactly(len(drafts), cast("list[MessageId]", answer.ids))
 
     # Delivering ----------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class HttpQueue(QueueBase):
                     raise
                 continue
             if answer.messages or patience.is_over:
-                return [each.message() for each in answer.messages]
+                return [each.message() for each in at_most(count, answer.messages)]
 
     def _popped(self, count: int, step: float) -> Messages:
         asked = Take(count=count, wait=step)
@@ -199,18 +202,32 @@ class HttpQueue(QueueBase):
         patience = Patience(wait)
         while True:
             body = TakeLeases(count=count, ttl=length, owner=owner or self._owner)
+            begun = time.monotonic()
             try:
                 answer = waited(patience, partial(self._leased, body))
             except QueueLocked:
                 if patience.is_over:
                     raise
                 continue
-            if answer.jobs or patience.is_over:
-                return [self._job(each, answer.ttl) for each in answer.jobs]
+            jobs = self._jobs(at_most(count, answer.jobs), answer.ttl)
+            if self._are_over(answer.ttl, time.monotonic() - begun - body.wait):
+                jobs = []  # Asked for again after an answer that got lost: others have them.
+            if jobs or patience.is_over:
+                return jobs
+
+    def _are_over(self, ttl_seconds: float, late_seconds: float) -> bool:
+        """Tell whether leases had ended when the answer came, so much later than it was due."""
+        return late_seconds >= max(ttl_seconds, self.calls.address.options.timeout)
 
     def _leased(self, body: TakeLeases, step: float) -> Jobs:
         body.wait = step
         return self.calls.post(f"{self._path}/lease", body, Jobs, wait=step)
+
+    def _jobs(self, said: list[JobJson], ttl_seconds: float) -> list[Job]:
+        if said and not ttl_seconds:
+            raise nonsense("leases that are over")
+        with making_sense():
+            return [self._job(each, ttl_seconds) for each in said]
 
     def _job(self, said: JobJson, ttl_seconds: float) -> Job:
         lane, offset, token = lease_of(said.receipt)
@@ -314,7 +331,7 @@ class HttpQueue(QueueBase):
         """Return the messages that would be delivered next."""
         check_message_count(count)
         answer = self.calls.get(f"{self._path}/peek", Messages, query={"count": count})
-        return [each.message() for each in answer.messages]
+        return [each.message() for each in at_most(count, answer.messages)]
 
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None if it is settled or unknown."""
@@ -337,7 +354,7 @@ class HttpQueue(QueueBase):
             raise InvalidArgument(f"state must be one of {', '.join(_STATES)}: {state!r}")
         query = {"state": state, "limit": limit, "after": after}
         answer = self.calls.get(f"{self._path}/messages", Statuses, query=query)
-        return [each.status() for each in answer.messages]
+        return [each.status() for each in at_most(limit, answer.messages)]
 
     def count(self) -> Counts:
         """Return how many messages are in which state."""
@@ -350,11 +367,12 @@ class HttpQueue(QueueBase):
     def state(self, key: str | None = None) -> dict[str, object]:
         """Return what waits, as `metadata` and `queue_<p>_seg_<n>`, or `key` of it alone."""
         data = self.calls.fetch("GET", f"{self._path}/state", query={"key": key})
-        try:
+        with making_sense():
             # Not as a struct: bodies may hold half a character, which only this reads.
-            return cast("dict[str, object]", json.loads(data)["state"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UnsupportedServer(f"the state makes no sense: {error}") from error
+            state = cast("object", json.loads(data)["state"])
+        if not isinstance(state, dict):
+            raise nonsense("a state that is no object")
+        return cast("dict[str, object]", state)
 
     # Operating -----------------------------------------------------------------------------
 
@@ -368,7 +386,7 @@ class HttpQueue(QueueBase):
 
     def purge(self) -> int:
         """Drop all that is ready or delayed and return how much that was."""
-        return self.calls.post(f"{self._path}/purge", None, Number).count
+        return self.calls.post(f"{self._path}/purge", None, Number, takes=LONG_SECONDS).count
 
 
 def _settle(jobs: list[Job | Receipt], receipts: list[Receipt], lost: frozenset[str]) -> None:

@@ -17,7 +17,7 @@ from segue.stores.contract import RingMode
 from segue.stores.forking import in_every_child
 from segue.stores.heartbeat import Heartbeat
 from segue.stores.http.address import Address
-from segue.stores.http.calls import Calls, path_of
+from segue.stores.http.calls import LONG_SECONDS, Calls, path_of
 from segue.stores.http.queue import HttpQueue
 from segue.stores.http.wire.about import API, About, Names
 from segue.stores.http.wire.queues import Queues, Removed
@@ -45,6 +45,9 @@ class User(Protocol):
 class HttpStore:
     """Queues, rings, locks and topics behind a server. Safe from any thread."""
 
+    can_hurry = True
+    """A call that waits comes back when it is told to (`segue.stores.hurry`)."""
+
     def __init__(self, address: Address, *, ticks: Ticks | None = None) -> None:
         self.url = address.url
         self.address = address
@@ -60,7 +63,9 @@ class HttpStore:
         in_every_child(self)
         try:
             self.about = self.calls.introduce(About)
-            if self.about.server != "segue" or self.about.api < API:
+            if self.about.server != "segue":
+                raise UnsupportedServer(f"{self.url} is no Segue server")
+            if self.about.api < API:
                 raise UnsupportedServer(
                     f"{self.url} speaks version {self.about.api}; this Segue needs {API}"
                 )
@@ -96,7 +101,7 @@ class HttpStore:
         before = self.removals.get(name, 0)
         self.removals[name] = before + 1  # First: who opens it meanwhile opens the new one.
         try:
-            return self.calls.delete(path, Removed).removed
+            return self.calls.delete(path, Removed, takes=LONG_SECONDS).removed
         except BaseException:
             self.removals[name] = before
             raise

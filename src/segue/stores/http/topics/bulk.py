@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from segue.errors import InvalidArgument, StoreUnavailable, UnsupportedServer
+from segue.errors import InvalidArgument, StoreUnavailable
 from segue.log.disk import Disk, storage_error, storage_errors
 from segue.log.sealed import read_sealed
 from segue.log.sending import WRITE_STEP_BYTES, HasFileno, Writable, Write, writer_to
 from segue.stores.http.answer import Answer
+from segue.stores.http.sense import making_sense
 from segue.stores.http.wire.starts import partition_json
 from segue.stores.http.wire.topic_reports import Adopted
 from segue.stores.topic_adoption import check_key, records_of
@@ -48,7 +49,7 @@ def send(
         before = sent
         try:
             query = {"position": position + sent}
-            with store.calls.asked("GET", where, query=query, wait=SENDING_SECONDS) as response:
+            with store.calls.asked("GET", where, query=query, takes=SENDING_SECONDS) as response:
                 for piece in _pieces(response):
                     for count in _written(piece, write, f"{where} from byte {position + sent} on"):
                         sent += count
@@ -103,13 +104,7 @@ def adopt(store: "HttpStore", path: str, file: Path, *, partition: int, key: str
         data,
         query=query,
         headers={"Content-Type": SEGMENT},
-        wait=SENDING_SECONDS,
+        takes=SENDING_SECONDS,
     )
-    return _decoded(answer).adoption()
-
-
-def _decoded(answer: bytes) -> Adopted:
-    try:
-        return msgspec.json.decode(answer, type=Adopted)
-    except msgspec.DecodeError as error:
-        raise UnsupportedServer(f"an answer that makes no sense: {error}") from error
+    with making_sense():
+        return msgspec.json.decode(answer, type=Adopted).adoption()

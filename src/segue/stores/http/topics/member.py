@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from segue.errors import PartitionLost, SessionGone
 from segue.stores.http.calls import path_of
+from segue.stores.http.sense import making_sense
 from segue.stores.http.topics.polling import Poller
 from segue.stores.http.wire.topics import (
     Happening,
@@ -140,7 +141,8 @@ class HttpMember(Poller):
         with self._in_doubt(), self._lost_with_session(offsets):
             body = Offsets(offsets=dict(offsets))
             found = self._calls.post(f"{self._path}/seek", body, Position).position
-        places = {partition: found[partition] for partition in offsets}
+        with making_sense():
+            places = {partition: found[partition] for partition in offsets}
         self._position |= places
         self._there = {**there, **places}
 

@@ -21,6 +21,7 @@ from segue.errors import (
 )
 from segue.log.options import Duration
 from segue.stores.http.patience import Patience, waited
+from segue.stores.http.sense import at_most, making_sense, nonsense
 from segue.stores.http.topics.session import Handle
 from segue.stores.http.wire.starts import LIMIT_MAX, limit_json
 from segue.stores.http.wire.topics import ARROW, STATE, Poll, Polled
@@ -109,18 +110,16 @@ class Poller(Handle):
 
     def _records(self, asked: Poll) -> tuple[Polled, list[TopicRecord]]:
         polled = self._calls.post(f"{self._path}/poll", asked, Polled, wait=asked.wait)
-        return polled, [each.record() for each in polled.records]
+        return polled, [each.record() for each in at_most(asked.max_records, polled.records)]
 
     def _table(self, asked: Poll) -> "tuple[Polled, pa.Table]":
         data = self._calls.fetch(
             "POST", f"{self._path}/poll", asked, headers={"Accept": ARROW}, wait=asked.wait
         )
-        table = table_from(data)
-        try:
+        table = at_most(asked.max_records, table_from(data))
+        with making_sense():
             state = (table.schema.metadata or {})[STATE]
             return msgspec.json.decode(state, type=Polled), table.replace_schema_metadata(None)
-        except (KeyError, msgspec.DecodeError) as error:
-            raise UnsupportedServer(f"a table that makes no sense: {error}") from error
 
     @contextmanager
     def _in_doubt(self) -> Iterator[None]:
@@ -158,7 +157,15 @@ def table_from(data: bytes) -> "pa.Table":
     """Return the table that was sent. Raises UnsupportedServer for what is none."""
     import pyarrow as pa
 
+    from segue.stores.topic_columns import SCHEMA
+
     try:
-        return pa.ipc.open_stream(data).read_all()
-    except pa.ArrowException as error:
-        raise UnsupportedServer(f"a table that makes no sense: {error}") from error
+        with making_sense():
+            # A later server may have columns that we do not know: those are passed over.
+            table = pa.ipc.open_stream(data).read_all().select(SCHEMA.names)
+            table.validate()
+    except (pa.ArrowException, OSError) as error:
+        raise nonsense(str(error)) from error
+    if not table.schema.equals(SCHEMA):
+        raise nonsense(f"a table of other columns: {table.schema.types}")
+    return table

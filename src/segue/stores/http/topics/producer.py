@@ -13,6 +13,7 @@ from segue.errors import ProducerBusy, SessionGone
 from segue.log.layout import checked_name
 from segue.stores.heartbeat import Pulse
 from segue.stores.http.calls import path_of
+from segue.stores.http.sense import exactly
 from segue.stores.http.topics.session import Handle
 from segue.stores.http.wire.starts import partition_json
 from segue.stores.http.wire.topics import (
@@ -76,10 +77,12 @@ class HttpProducer(Handle, ProducerBase):
         body = AppendNumbered(records=records, first_sequence=first)
         answer = self._appended(body, before)
         self._highest = answer.last_sequence
-        return [None if place is None else place.appended() for place in answer.places]
+        places = exactly(len(records), answer.places)
+        return [None if place is None else place.appended() for place in places]
 
     def _appended(self, body: AppendNumbered, before: int | None) -> NumberedPlaces:
         """Append, also if the session is gone. `before` is what we began after, if we chose it."""
+        ours = 0
         for _ in range(REOPENINGS_MAX):
             self._highest = None  # Not known until it is.
             try:
@@ -87,7 +90,8 @@ class HttpProducer(Handle, ProducerBase):
             except SessionGone as gone:
                 last = self._open()
                 # What was appended meanwhile can be ours only if a first try was not answered.
-                ours = len(body.records) if gone.was_repeated else 0
+                if gone.was_repeated:
+                    ours = len(body.records)
                 if before is not None and not before <= last <= before + ours:
                     # Our numbers are somebody else's: what we append under them would be lost.
                     raise ProducerBusy(name=self.name) from None

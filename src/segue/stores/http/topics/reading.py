@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from segue.delivery.topic_record import TopicRecord
 from segue.errors import SegueError, SessionGone, StoreUnavailable
 from segue.log.options import Duration
+from segue.stores.http.calls import path_of
 from segue.stores.http.patience import Patience, waited
+from segue.stores.http.sense import making_sense
 from segue.stores.http.topics.polling import table_from
 from segue.stores.http.wire.starts import limit_json
 from segue.stores.http.wire.topics import (
@@ -80,7 +82,7 @@ class Reading:
 
     def _pages(self) -> Iterator[TopicRecord]:
         opened = self._opened(as_tables=False)
-        path = f"{self._path}/{opened.session}"
+        path = f"{self._path}{path_of(opened.session or '')}"
         number, count = 1, PAGE_RECORDS_SECOND
         is_last = opened.session is None
         try:
@@ -122,7 +124,7 @@ class Reading:
         opened = self._opened(as_tables=True)
         if opened.session is None:
             return
-        path = f"{self._path}/{opened.session}"
+        path = f"{self._path}{path_of(opened.session)}"
         number = 0
         try:
             while True:
@@ -138,13 +140,14 @@ class Reading:
 
     def _take_note(self, table: "pa.Table") -> None:
         """Begin behind a table if we have to begin again."""
-        partition = table["partition"][-1].as_py()
-        for before in self._start:
-            if before == partition:
-                break
-            self._start[before] = self._stop[before]  # They come one after the other.
-        self._start[partition] = table["offset"][-1].as_py() + 1
-        self._read += len(table)
+        with making_sense():
+            partition = table["partition"][-1].as_py()
+            for before in self._start:
+                if before == partition:
+                    break
+                self._start[before] = self._stop[before]  # They come one after the other.
+            self._start[partition] = table["offset"][-1].as_py() + 1
+            self._read += len(table)
 
     # Both ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from segue.errors import SessionGone, StoreClosed, StoreUnavailable
-from segue.stores.http.calls import Calls
+from segue.stores.http.calls import Calls, path_of
 
 if TYPE_CHECKING:
     from segue.stores.http.store import HttpStore
@@ -32,7 +32,7 @@ class Handle:
     @property
     def _path(self) -> str:
         """Of our session."""
-        return f"{self._sessions}/{self._session}"
+        return f"{self._sessions}{path_of(self._session)}"
 
     def _require_open(self) -> None:
         self._store.require_open()

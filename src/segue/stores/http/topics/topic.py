@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from segue.delivery.message import Body
 from segue.delivery.topic_record import Appended, Event, Key, Moment, TopicRecord
@@ -13,7 +13,8 @@ from segue.log.layout import checked_name
 from segue.log.options import Duration
 from segue.log.sending import HasFileno, Writable
 from segue.stores.arguments import duration_us
-from segue.stores.http.calls import Calls, path_of
+from segue.stores.http.calls import LONG_SECONDS, Calls, path_of
+from segue.stores.http.sense import exactly, making_sense
 from segue.stores.http.topics import bulk
 from segue.stores.http.topics.group import HttpGroup
 from segue.stores.http.topics.producer import HttpProducer
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from segue.stores.http.store import HttpStore
-
-KEEPING_SECONDS: Final = 600.0
-"""How long cleaning and compaction may take, besides what any answer may take."""
 
 
 def open_topic(
@@ -113,7 +111,9 @@ class HttpTopic:
     @property
     def rules(self) -> TopicRules:
         """How the topic keeps what it holds."""
-        return self._calls.get(f"{self._path}/rules", TopicRulesJson).rules()
+        answer = self._calls.get(f"{self._path}/rules", TopicRulesJson)
+        with making_sense():
+            return answer.rules()
 
     def configure(self, rules: TopicRules) -> None:
         """Change the rules, durably and for everybody."""
@@ -148,7 +148,7 @@ class HttpTopic:
 
     def _appended(self, records: list[EventJson]) -> list[Appended]:
         answer = self._calls.post(f"{self._path}/records", Append(records=records), Places)
-        return [place.appended() for place in answer.places]
+        return [place.appended() for place in exactly(len(records), answer.places)]
 
     def producer(self, name: str) -> HttpProducer:
         """Return what appends without ever duplicating."""
@@ -275,13 +275,13 @@ class HttpTopic:
             partitions=partitions_json(partitions),
             dry_run=dry_run,
         )
-        answer = self._calls.post(f"{self._path}/clean", body, Cleaned, wait=KEEPING_SECONDS)
+        answer = self._calls.post(f"{self._path}/clean", body, Cleaned, takes=LONG_SECONDS)
         return answer.report()
 
     def compact(self, *, partitions: Partitions = None) -> CompactReport:
         """Remove every record that a later one with the same key has made needless."""
         body = Some(partitions=partitions_json(partitions))
-        answer = self._calls.post(f"{self._path}/compact", body, Compacted, wait=KEEPING_SECONDS)
+        answer = self._calls.post(f"{self._path}/compact", body, Compacted, takes=LONG_SECONDS)
         return answer.report()
 
     def roll(self, *, partitions: Partitions = None) -> None:
@@ -292,7 +292,9 @@ class HttpTopic:
 
     def info(self) -> TopicInfo:
         """Return how the topic stands."""
-        return self._calls.get(self._path, TopicJson).info()
+        answer = self._calls.get(self._path, TopicJson)
+        with making_sense():
+            return answer.info()
 
     # Whole segments ------------------------------------------------------------------------
 

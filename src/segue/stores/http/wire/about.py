@@ -2,12 +2,13 @@
 
 from typing import Final
 
+from segue.stores.http.address import API_PATH
 from segue.stores.http.wire.base import Answer
 
-PREFIX: Final = "/api/v1"
-"""What stands before every path but those of the seed."""
+PREFIX: Final = API_PATH
 API: Final = 1
-"""The version of what goes over the line. It grows when an older client would go wrong."""
+"""The version of what goes over the line. It grows with what a client may ask for: one needs a
+server of its own version or a later one. What older clients cannot read gets another prefix."""
 
 
 class About(Answer):

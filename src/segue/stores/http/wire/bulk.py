@@ -1,18 +1,22 @@
 """What is read and written in bulk: strands of topics, queues and rings, and writes put aside."""
 
-from segue.stores.http.wire.base import Answer, Wire
+from typing import Annotated
+
+from msgspec import Meta
+
+from segue.stores.http.wire.base import Answer, Count, Integer, Wire
 
 
 class TouchedJson(Answer):
     """Messages that were touched and are not settled, column by column."""
 
-    at: list[int]
-    lane: list[int]
-    offset: list[int]
-    priority: list[int]
-    state: list[int]
-    attempt: list[int]
-    not_before_us: list[int]
+    at: list[Integer]
+    lane: list[Integer]
+    offset: list[Integer]
+    priority: list[Integer]
+    state: list[Integer]
+    attempt: list[Integer]
+    not_before_us: list[Integer]
     cause: list[str | None]
     reason: list[str | None]
 
@@ -20,25 +24,25 @@ class TouchedJson(Answer):
 class PortraitJson(Answer):
     """What is to be said of the messages in one log of a queue."""
 
-    lane: int | None
+    lane: Integer | None
     """None for the log of dead letters."""
-    cursor: int
+    cursor: Integer
     touched: TouchedJson
-    hidden: list[int]
-    hidden_state: list[int]
-    dead: list[tuple[int, int]]
+    hidden: list[Integer]
+    hidden_state: list[Integer]
+    dead: list[tuple[Integer, Integer]]
 
 
 class StrandJson(Answer):
     """A sequence of offsets that can be read."""
 
-    number: str
+    number: Annotated[str, Meta(pattern="^([0-9]{1,18}|later|dead)$")]
     """The partition or the lane; `later` and `dead` are a queue's other logs."""
-    first: int
-    end: int
-    extents: list[tuple[int, int, int]]
+    first: Count
+    end: Count
+    extents: list[tuple[Count, Count, Count]]
     """Where it can be parted well: from, to, and how many bytes lie there."""
-    place: int | None = None
+    place: Count | None = None
     """Where the reader stands that was asked for."""
     portrait: PortraitJson | None = None
     """How its messages stand, where those that are sent do not say it themselves."""
@@ -53,16 +57,16 @@ class Strands(Answer):
 class PlacesAt(Answer):
     """The first offset of each strand at some moment or later."""
 
-    places: dict[str, int]
+    places: dict[str, Count]
 
 
 class BehindJson(Answer):
     """What lies beyond an offset of a partition."""
 
-    partition: int
-    offset: int
-    records: int
-    size_bytes: int
+    partition: Count
+    offset: Count
+    records: Count
+    size_bytes: Count
     seconds: float
 
 
@@ -110,9 +114,9 @@ class Committed(Answer):
 class Ready(Answer):
     """What is written to, and how."""
 
-    partitions: int
+    partitions: Count
     """0 for a queue."""
-    record_bytes_max: int
+    record_bytes_max: Count
 
 
 class IsDone(Answer):

@@ -1,11 +1,17 @@
 """Locks: what is sent to them, and what they answer."""
 
-from msgspec import UNSET, UnsetType
+from typing import Annotated, Final
+
+from msgspec import UNSET, Meta, UnsetType
 
 from segue.stores.http.wire.base import Answer, Wire
 
 TTL_SECONDS_DEFAULT: float = 30
 """How long a lock is held, where nothing is said."""
+WAITED_SECONDS_MAX: Final = 3_600.0
+"""Far longer than any server waits: whoever believed more would hold a lock for ever."""
+
+Token = Annotated[int, Meta(ge=1)]
 
 
 class Acquire(Wire):
@@ -33,9 +39,9 @@ class Release(Wire):
 class Acquired(Answer):
     """A lock that is held."""
 
-    token: int
+    token: Token
     """Grows with every acquisition, for ever: hand it to what the lock guards."""
-    waited: float | UnsetType = UNSET
+    waited: Annotated[float, Meta(ge=0, le=WAITED_SECONDS_MAX)] | UnsetType = UNSET
     """For how many seconds somebody else had it, if that is so: `ttl` is from then on."""
 
 
@@ -43,5 +49,5 @@ class Holder(Answer):
     """Who holds a lock."""
 
     owner: str
-    token: int
+    token: Token
     seconds_left: float

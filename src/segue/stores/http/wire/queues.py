@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from segue.delivery.message import DeadLetter, Message, MessageId
+from segue.delivery.rules import LEASE_SECONDS_MAX
 from segue.errors import InvalidArgument
 from segue.stores.arguments import COUNT_MAX
 from segue.stores.contract import (
@@ -19,7 +20,7 @@ from segue.stores.contract import (
     QueueStats,
     Receipt,
 )
-from segue.stores.http.wire.base import Answer, Raw, Wire, text_or_bytes
+from segue.stores.http.wire.base import Answer, Count, Moment, Raw, Wire, text_or_bytes
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """How large a body may be, so that it fits in a request also as Base64."""
@@ -163,10 +164,10 @@ class MessageJson(Answer, omit_defaults=True):
     id: str
     body: str | None = None
     body_base64: bytes | None = None
-    priority: int = 0
-    attempt: int = 1
-    pushed_us: int = 0
-    expires_us: int | None = None
+    priority: Count = 0
+    attempt: Count = 1
+    pushed_us: Moment = 0
+    expires_us: Moment | None = None
     key: str | None = None
     group: str | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
@@ -199,7 +200,7 @@ class JobJson(MessageJson, kw_only=True):
     """A message with the lease on it."""
 
     receipt: str
-    tries: int
+    tries: Count
     """Which delivery this is since the push or the last redrive."""
 
 
@@ -213,8 +214,8 @@ class Jobs(Answer):
     """Messages that are leased."""
 
     jobs: list[JobJson]
-    ttl: float
-    """How long the leases last."""
+    ttl: Annotated[float, Meta(ge=0, le=LEASE_SECONDS_MAX)]
+    """How long the leases last, 0 if there are none."""
 
 
 class Found(Answer):
@@ -226,10 +227,10 @@ class Found(Answer):
 class CountsJson(Answer):
     """How many messages are in which state."""
 
-    ready: int
-    delayed: int
-    leased: int
-    dead: int
+    ready: Count
+    delayed: Count
+    leased: Count
+    dead: Count
 
     def counts(self) -> Counts:
         """Return the counts."""
@@ -256,9 +257,9 @@ class StatsJson(Answer):
     oldest_ready_seconds: float | None
     leases: list[LeaseJson]
     totals: dict[str, int]
-    size_bytes: int
-    pinned_bytes: int
-    damaged: int
+    size_bytes: Count
+    pinned_bytes: Count
+    damaged: Count
 
     def stats(self) -> QueueStats:
         """Return the answer as a value."""
@@ -321,10 +322,10 @@ class LetterJson(Answer):
     message: MessageJson
     cause: str
     reason: str
-    died_us: int
-    number: int
-    deliveries: int
-    tries: int
+    died_us: Moment
+    number: Count
+    deliveries: Count
+    tries: Count
 
     def letter(self) -> DeadLetter:
         """Return the letter."""
@@ -348,8 +349,8 @@ class LetterPage(Answer):
 class Redriven(Answer):
     """What a redrive did, or would do."""
 
-    matched: int
-    redriven: int
+    matched: Count
+    redriven: Count
     dry_run: bool
     stopped: bool | UnsetType = UNSET
     """Whether there may be more: whoever asked left, or the server ends."""
@@ -358,7 +359,7 @@ class Redriven(Answer):
 class Number(Answer):
     """How many it were."""
 
-    count: int
+    count: Count
 
 
 class Queues(Answer):

@@ -6,7 +6,7 @@ from typing import Literal
 from segue.delivery.ring import DEFAULT_GROUP
 from segue.errors import InvalidArgument
 from segue.stores.contract import Entry, RingInfo, TransactionOutcome
-from segue.stores.http.wire.base import Answer, Wire, text_or_bytes
+from segue.stores.http.wire.base import Answer, Count, Moment, Wire, text_or_bytes
 from segue.stores.ring_arguments import TTL_SECONDS_DEFAULT
 
 # What is sent --------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ class AddGroup(Wire):
 class Place(Answer):
     """Where an entry is, or will be."""
 
-    offset: int
+    offset: Count
 
 
 class EntryJson(Answer, omit_defaults=True):
     """An entry."""
 
-    offset: int
-    time_us: int
+    offset: Count
+    time_us: Moment
     body: str | None = None
     body_base64: bytes | None = None
 
@@ -102,20 +102,20 @@ class Begun(Answer):
     session: str
     """By what the server knows it."""
     txn_id: str
-    token: int
+    token: Count
 
 
 class RingJson(Answer):
     """A ring at one moment."""
 
     name: str
-    capacity: int
-    entries_per_segment: int
-    head_offset: int
-    tail_offset: int
-    groups: dict[str, int]
+    capacity: Count
+    entries_per_segment: Count
+    head_offset: Count
+    tail_offset: Count
+    groups: dict[str, Count]
     locked_by: str | None
-    token: int
+    token: Count
 
     @classmethod
     def of(cls, info: RingInfo) -> "RingJson":
@@ -148,8 +148,8 @@ class RingJson(Answer):
 class Span(Answer):
     """Offsets from `start` up to, not including, `stop`."""
 
-    start: int
-    stop: int
+    start: Count
+    stop: Count
 
 
 class OutcomeJson(Answer):

@@ -2,7 +2,7 @@
 
 from segue.delivery.topic_record import moment_us
 from segue.log.record import datetime_from
-from segue.stores.http.wire.base import Answer
+from segue.stores.http.wire.base import Answer, Count, Moment
 from segue.stores.http.wire.rules import TopicRulesJson
 from segue.stores.topic_contract import (
     Adoption,
@@ -19,12 +19,12 @@ from segue.stores.topic_contract import (
 class LagJson(Answer):
     """How far a reader or group is behind in one partition."""
 
-    partition: int
-    committed: int
-    next_offset: int
-    size_bytes: int
+    partition: Count
+    committed: Count
+    next_offset: Count
+    size_bytes: Count
     seconds: float
-    trimmed: int
+    trimmed: Count
 
     @classmethod
     def of(cls, lag: Lag) -> "LagJson":
@@ -118,12 +118,12 @@ class GroupJson(Answer):
 class PartitionJson(Answer):
     """One partition at one moment."""
 
-    partition: int
-    first_offset: int
-    next_offset: int
-    size_bytes: int
-    segments: int
-    oldest_us: int | None
+    partition: Count
+    first_offset: Count
+    next_offset: Count
+    size_bytes: Count
+    segments: Count
+    oldest_us: Moment | None
 
 
 class TopicJson(Answer):
@@ -186,7 +186,7 @@ class Cleaned(Answer):
     """What cleaning deleted."""
 
     deleted: dict[int, list[int]]
-    freed_bytes: int
+    freed_bytes: Count
     held_by: dict[int, str]
 
     @classmethod
@@ -206,8 +206,8 @@ class Cleaned(Answer):
 class Compacted(Answer):
     """What compaction removed."""
 
-    removed_records: int
-    freed_bytes: int
+    removed_records: Count
+    freed_bytes: Count
     segments: dict[int, list[int]]
 
     @classmethod
@@ -231,9 +231,9 @@ class Compacted(Answer):
 class Adopted(Answer):
     """What became of a segment that was written elsewhere."""
 
-    partition: int
-    first_offset: int
-    count: int
+    partition: Count
+    first_offset: Count
+    count: Count
     is_new: bool
 
     def adoption(self) -> Adoption:

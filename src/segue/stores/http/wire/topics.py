@@ -1,13 +1,14 @@
 """Topics: what is sent to them, and what they answer."""
 
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from segue.delivery.message import headers_from
 from segue.delivery.topic_record import (
     NO_HEADERS,
+    SEQUENCE_MAX,
     Appended,
     Event,
     TopicRecord,
@@ -16,7 +17,7 @@ from segue.delivery.topic_record import (
     value_bytes,
 )
 from segue.errors import InvalidArgument
-from segue.stores.http.wire.base import Answer, Raw, Wire, text_or_bytes
+from segue.stores.http.wire.base import Answer, Count, Integer, Raw, Wire, text_or_bytes
 from segue.stores.http.wire.rules import ConfigureTopic
 from segue.stores.http.wire.starts import Limit, StartJson, partition_json
 from segue.stores.topic_contract import POLL_RECORDS_DEFAULT
@@ -29,6 +30,8 @@ PRODUCER_SECONDS: Final = 30.0
 PAGE_RECORDS_MAX: Final = 4096
 
 Happening = Literal["revoke", "assign", "lost"]
+Sequence = Annotated[int, msgspec.Meta(ge=-1, le=SEQUENCE_MAX)]
+"""The highest sequence number there is, -1 if there is none."""
 
 
 # What is sent --------------------------------------------------------------------------------
@@ -207,14 +210,14 @@ class Reset(Wire):
 class PartitionCount(Answer):
     """How many partitions there are."""
 
-    partitions: int
+    partitions: Count
 
 
 class Place(Answer):
     """Where a record went."""
 
-    partition: int
-    offset: int
+    partition: Count
+    offset: Count
 
     def appended(self) -> Appended:
         """Return the answer as a value."""
@@ -231,21 +234,21 @@ class NumberedPlaces(Answer):
     """Where records went, null for those that were there already, and the highest number."""
 
     places: list[Place | None]
-    last_sequence: int
+    last_sequence: Sequence
 
 
 class LastSequence(Answer):
     """The highest sequence number, -1 if there is none."""
 
-    last_sequence: int
+    last_sequence: Sequence
 
 
 class RecordJson(Answer, omit_defaults=True):
     """A record. One without value is a tombstone."""
 
-    partition: int
-    offset: int
-    timestamp_us: int
+    partition: Count
+    offset: Count
+    timestamp_us: Integer
     key: str | None = None
     key_base64: bytes | None = None
     value: str | None = None
@@ -281,8 +284,8 @@ def record_json(record: TopicRecord) -> RecordJson:
 class Span(Answer):
     """What `Bounds` stand for: offsets by partition."""
 
-    start: dict[int, int]
-    stop: dict[int, int]
+    start: dict[int, Count]
+    stop: dict[int, Count]
 
 
 class Page(Answer):
@@ -303,7 +306,7 @@ class Followed(Answer):
     """What came, and where to go on."""
 
     records: list[RecordJson]
-    position: dict[int, int]
+    position: dict[int, Count]
 
 
 class Session(Answer):
@@ -315,19 +318,19 @@ class Session(Answer):
 class ProducerSession(Session):
     """A producer's."""
 
-    last_sequence: int
+    last_sequence: Sequence
 
 
 class Position(Answer):
     """The offset of the next record, by partition."""
 
-    position: dict[int, int]
+    position: dict[int, Count]
 
 
 class ReaderSession(Session):
     """A reader's."""
 
-    position: dict[int, int]
+    position: dict[int, Count]
 
 
 class Told(Answer):
@@ -340,7 +343,7 @@ class Told(Answer):
 class Polled(Answer, omit_defaults=True):
     """What was polled, and how a reader or member stands after it."""
 
-    position: dict[int, int]
+    position: dict[int, Count]
     records: list[RecordJson] = msgspec.field(default_factory=list)
     assignment: dict[int, int] | None = None
     """A member's partitions, each with its fencing token."""

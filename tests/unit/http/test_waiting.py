@@ -1,0 +1,195 @@
+"""Calls that wait, that take long, and that read on and on: none stands in another's way."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from segue import aio
+from segue.stores.http.store import HttpStore
+from segue.stores.opening import open_http
+from tests.contract.worlds import HttpWorld
+from tests.http_proxy import HttpProxy, Impostor, answer_of
+from tests.unit.http.support import Opener
+
+ABOUT = answer_of(
+    200,
+    json.dumps(
+        {"server": "segue", "version": "0", "api": 1, "store": "directory", "durable": "os"}
+    ).encode(),
+)
+PATIENCE_SECONDS = 60.0
+
+
+def _prefer(request: bytes) -> float | None:
+    """Return how long a request says that it would like to wait."""
+    for line in request.partition(b"\r\n\r\n")[0].split(b"\r\n"):
+        name, _, value = line.partition(b": ")
+        if name.lower() == b"prefer":
+            return float(value.removeprefix(b"wait="))
+    return None
+
+
+def test_a_wait_that_is_repeated_is_for_what_is_left_of_it() -> None:
+    """Under the same key the body stays as it was: how long is left stands in a header."""
+    busy = answer_of(503, json.dumps({"code": "overloaded", "detail": "busy"}).encode())
+    nothing = answer_of(200, b'{"messages":[{"id":"0-0","body":"a"}]}')
+    with Impostor(ABOUT, busy, busy, nothing) as server, open_http(server.url) as store:
+        message = store.queue("jobs").pop(wait=20)
+        first, second, third = server.requests[1:]
+
+    assert message is not None
+    assert message.body == b"a"
+    assert _prefer(first) is None
+    assert first.partition(b"\r\n\r\n")[2] == third.partition(b"\r\n\r\n")[2]
+    repeated = [_prefer(request) for request in (second, third)]
+    assert 20 > (repeated[0] or 0) > (repeated[1] or 0) > 0
+
+
+def test_what_takes_the_longer_the_more_there_is_has_its_time() -> None:
+    """A replay that is given up after ten seconds has happened all the same, and is repeated."""
+
+    def late() -> Iterator[bytes]:
+        time.sleep(0.5)
+        yield answer_of(200, b'{"count": 3}')
+
+    with Impostor(ABOUT, late) as server, open_http(f"{server.url}?timeout=0.1&retry=0") as store:
+        queue = store.queue("jobs")
+        done = queue.replay(), queue.purge()
+
+    assert done == (3, 3)
+
+
+def test_dead_letters_that_are_read_leave_a_connection_to_bring_them_back(
+    world: HttpWorld, opened: Opener
+) -> None:
+    """One connection is enough: what is read bit by bit has others."""
+    queue = opened(connections=1, pool_wait=1).queue("jobs")
+    queue.push_many([b"x"] * 250)
+    for job in queue.lease_many(250):
+        job.bury("bad")
+
+    assert queue.redrive().redriven == 250
+    assert queue.count().ready == 250
+
+
+def test_a_lease_is_kept_while_all_sorts_of_things_are_read(opened: Opener) -> None:
+    """Its renewals find a connection, however many iterators are open."""
+    store = opened(connections=1, pool_wait=0.2)
+    queue = store.queue("jobs")
+    queue.push_many([b"x"] * 3)
+    for job in queue.lease_many(2):
+        job.bury("bad")
+    with queue.lease(ttl=1) as job:
+        letters = iter(queue.dead_letters())
+        next(letters)
+        time.sleep(2.5)
+        job.check()
+
+    assert queue.count().leased == 0
+
+
+def test_whoever_waits_takes_no_connection_from_long_work(opened: Opener) -> None:
+    """Cleaning is no waiting, though it may take as long."""
+    store = opened(connections=1, pool_wait=0.2)
+    topic = store.topic("orders", partitions=1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.queue("jobs").pop, wait=PATIENCE_SECONDS)
+        _until_somebody_waits(store)
+        report = topic.clean()
+        store.queue("jobs").push(b"x")
+        message = waiting.result()
+
+    assert report.freed_bytes == 0
+    assert message is not None
+
+
+def _until_somebody_waits(store: HttpStore) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not store.calls._waits.in_use():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Tasks ------------------------------------------------------------------------------------------
+
+
+def test_tasks_that_wait_ask_once_and_not_again_and_again(
+    proxy: HttpProxy, disturbed_url: str
+) -> None:
+    """A long poll is one: a task is told when it is enough, and need not come back to look."""
+
+    async def main() -> int:
+        async with await aio.open(disturbed_url) as store:
+            await store.queue("jobs").count()
+            before = len(proxy.heard)
+            await asyncio.gather(*(store.queue(f"jobs-{n}").pop(wait=2) for n in range(5)))
+            return len(proxy.heard) - before
+
+    assert asyncio.run(main()) <= 5 * 3
+
+
+def test_a_task_that_is_cancelled_is_back_long_before_its_wait_is_over(disturbed_url: str) -> None:
+    """The server is told by the end of the line, and asked once more for what it may have taken."""
+
+    async def main() -> float:
+        async with await aio.open(disturbed_url) as store:
+            waiting = asyncio.create_task(store.queue("jobs").pop(wait=PATIENCE_SECONDS))
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return time.monotonic() - begun
+
+    assert asyncio.run(main()) < PATIENCE_SECONDS / 4
+
+
+def test_a_message_that_comes_as_its_task_is_cancelled_is_not_lost(disturbed_url: str) -> None:
+    """It is taken or it is there: `pop` hands over what it took, even to who was cancelled."""
+
+    async def main() -> tuple[list[bytes], list[bytes]]:
+        found: list[bytes] = []
+        async with await aio.open(disturbed_url) as store:
+            queue = store.queue("jobs")
+            for number in range(40):
+                waiting = asyncio.create_task(queue.pop(wait=PATIENCE_SECONDS))
+                await asyncio.sleep(0.02)
+                pushing = asyncio.create_task(queue.push(b"%d" % number))
+                await asyncio.sleep(number % 8 / 1_000)
+                waiting.cancel()
+                await pushing
+                try:
+                    message = await waiting
+                except asyncio.CancelledError:
+                    continue
+                assert message is not None
+                found.append(message.body)
+            left = [message.body for message in await queue.pop_many(100)]
+        return found, left
+
+    found, left = asyncio.run(main())
+
+    assert sorted(found + left) == sorted(b"%d" % number for number in range(40))
+
+
+# Answers that come late -------------------------------------------------------------------------
+
+
+def test_leases_that_ended_before_their_answer_came_are_not_handed_out() -> None:
+    """The first answer was lost; what is remembered of it is of leases that others have by now."""
+
+    def never() -> Iterator[bytes]:
+        time.sleep(0.5)
+        yield b""
+
+    job = b'{"id":"0-0","body":"x","receipt":"0-0/1","tries":1}'
+    over = answer_of(200, b'{"jobs":[' + job + b'],"ttl":0.4}')
+    with (
+        Impostor(ABOUT, never, over) as server,
+        open_http(f"{server.url}?timeout=0.4") as store,
+    ):
+        assert store.queue("jobs").lease_many(1, ttl=0.4) == []
