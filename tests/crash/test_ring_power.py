@@ -16,8 +16,7 @@ from segue.log import options as log_options
 from segue.log.disk import Disk
 from segue.log.options import SyncName
 from segue.stores.contract import Ring
-from segue.stores.file import lock as lock_files
-from segue.stores.file import ring_opening
+from segue.stores.file import lock_core, ring_opening
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
 from segue.testing import ManualClock, RecordingDisk
@@ -52,7 +51,7 @@ def small_and_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_options, "SEGMENT_BYTES_DEFAULT", SEGMENT_BYTES)
     monkeypatch.setattr(ring_opening, "SEGMENT_BYTES_DEFAULT", SEGMENT_BYTES)
     monkeypatch.setattr(ring_opening, "TRANSACTION_ENTRIES_MAX", 50)
-    monkeypatch.setattr(lock_files, "SEGMENT_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(lock_core, "SEGMENT_BYTES", SEGMENT_BYTES)
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
