@@ -229,3 +229,12 @@ def test_a_client_works_with_a_queue_that_is_not_there_yet(scratch: Path) -> Non
 
     assert before == (0, None, [], set())
     assert body == b"x"
+
+
+def test_a_queue_that_was_made_is_no_more_asked_about_than_any_other(place: Place) -> None:
+    """The first push makes it; from then on nothing stands between requests and the queue."""
+    place.push("new")
+    queues = place.app.queues
+
+    assert queues.phantoms == {}
+    assert not queues.is_new("new")

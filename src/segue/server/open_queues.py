@@ -92,10 +92,13 @@ class OpenQueues:
         self._used[name] += 1
 
     def end_use(self, name: str) -> None:
-        """Take back one `begin_use`."""
+        """Take back one `begin_use`. A queue that was made meanwhile is one like any other."""
         self._used[name] -= 1
         if not self._used[name]:
             del self._used[name]
+        store = self._store
+        if name in self.phantoms and isinstance(store, FileStore) and store.has_queue(name):
+            self.phantoms.pop(name, None)
 
     def _note_phantom(self, name: str, token: str) -> None:
         store = self._store

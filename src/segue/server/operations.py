@@ -143,7 +143,7 @@ class Operations:
 
 def _is_act(route: Route, path: str) -> bool:
     """Tell whether a request takes the role `admin`, by its route or for what it is about."""
-    return route.role is Role.ADMIN or AUDIT_TOPIC in path.split("/")
+    return route.role is Role.ADMIN or (AUDIT_TOPIC in path and AUDIT_TOPIC in path.split("/"))
 
 
 def _remote(scope: Scope) -> str:
