@@ -213,7 +213,6 @@ IMPORTS: Final = {
     "Consumer": CONSUMER,
     "Stop": CONSUMER,
     "Threads": THREADS,
-    "can_hurry": "segue.stores.hurry",
     "Items": ITEMS,
     "Topic": "segue.aio._generated_topics",
     "JobHandle": HANDLES,

@@ -153,7 +153,6 @@ class Generator:
                 "    except BaseException:",
                 "        await threads.close(lambda: None)",
                 "        raise",
-                "    threads.can_hurry = can_hurry(store)",
                 "    return Store(threads, store)",
             ]
         )

@@ -6,6 +6,7 @@ import pytest
 
 import segue
 from segue.cli.exits import ExitCode
+from segue.cli.places import store_url
 from segue.errors import InvalidArgument
 from segue.log.options import SyncName
 from segue.stores.opening import directory_of
@@ -115,3 +116,8 @@ def test_a_way_to_sync_may_be_given_whatever_the_store_is(scratch: Path, sync: S
             assert store.queues() == []
     finally:
         world.end()
+
+
+@pytest.mark.parametrize("text", ["./localhost:8000", "file://localhost:8000"])
+def test_the_command_line_keeps_what_says_that_it_is_a_directory(text: str) -> None:
+    assert directory_of(store_url(text)) == Path("localhost:8000")

@@ -46,7 +46,6 @@ from segue.stores.contract import (
     RingMode,
     TransactionOutcome,
 )
-from segue.stores.hurry import can_hurry
 
 
 class Job(JobHandle):
@@ -760,5 +759,4 @@ async def open(
     except BaseException:
         await threads.close(lambda: None)
         raise
-    threads.can_hurry = can_hurry(store)
     return Store(threads, store)

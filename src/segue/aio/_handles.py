@@ -117,7 +117,7 @@ class NamedHandle(Handle[S]):
                 lambda: step(self._bare(), seconds), is_wait=seconds != 0
             )
 
-        return await patiently(self._threads, self._line(what), attempt, wait, lambda _: False)
+        return await patiently(self._line(what), attempt, wait, lambda _: False)
 
     async def _take(self, what: str, step: Callable[[S, float], T], wait: Duration | None) -> T:
         async def attempt(seconds: float) -> T:
@@ -128,7 +128,7 @@ class NamedHandle(Handle[S]):
             )
 
         self._threads.collect_debt()
-        return await patiently(self._threads, self._line(what), attempt, wait, self._is_nothing)
+        return await patiently(self._line(what), attempt, wait, self._is_nothing)
 
     async def _grant(
         self,
@@ -145,7 +145,7 @@ class NamedHandle(Handle[S]):
             )
 
         self._threads.collect_debt()
-        return await patiently(self._threads, self._line(what), attempt, wait, self._is_nothing)
+        return await patiently(self._line(what), attempt, wait, self._is_nothing)
 
     def _line(self, what: str) -> asyncio.Lock:
         return self._threads.line(type(self).__name__, self.name, what)
@@ -172,8 +172,7 @@ class QueueHandle(NamedHandle[contract.Queue]):
             )
 
         duration_us(timeout, name="timeout")
-        line = self._line("ready")
-        return await patiently(self._threads, line, attempt, timeout, lambda found: not found)
+        return await patiently(self._line("ready"), attempt, timeout, lambda found: not found)
 
     async def _search(
         self,

@@ -146,10 +146,8 @@ class Following(Items[TopicRecord]):
 
     async def _fetch(self) -> None:
         line = self._threads.line(type(self).__name__, hex(id(self)))
-        is_done = await patiently(
-            self._threads, line, self._attempt, self._timeout, lambda is_done: not is_done
-        )
-        self._is_over |= not is_done
+        if not await patiently(line, self._attempt, self._timeout, lambda is_done: not is_done):
+            self._is_over = True
 
     async def _attempt(self, seconds: float) -> bool:
         return await self._threads.call(

@@ -9,15 +9,13 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from segue.errors import SegueError, StoreClosed
 from segue.stores.heartbeat import Heartbeat
-from segue.stores.hurry import HURRY, Hurry
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +23,6 @@ CALL_THREADS_MAX: Final = 16
 """How many calls of a store run at once. None of them blocks for long."""
 WAIT_THREADS_MAX: Final = 32
 """How many different things a store's tasks wait for at once without taking turns at it."""
-BLOCK_SECONDS: Final = 0.1
-"""How long a call blocks at most, so how long a task that is cancelled may have to wait for it."""
-LONG_BLOCK_SECONDS: Final = 20.0
-"""How long one blocks that comes back when it is told to."""
-LONG_WAITS_MAX: Final = 12
-"""How many of these there are at once. Those beyond wait in short steps, and take turns."""
 
 T = TypeVar("T")
 
@@ -49,9 +41,6 @@ class Threads:
             asyncio.AbstractEventLoop, WeakValueDictionary[tuple[str, ...], asyncio.Lock]
         ] = WeakKeyDictionary()
         self._owed: WeakKeyDictionary[asyncio.Task[object], int] = WeakKeyDictionary()
-        self._long_waits = 0
-        self.can_hurry = False
-        """Whether a call of the store that waits comes back when it is told to."""
         self._closed = False
 
     # Calls ---------------------------------------------------------------------------------
@@ -64,8 +53,8 @@ class Threads:
         on_cancel: Callable[[], None] | None = None,
     ) -> T:
         """Return what `step` returns. Who is cancelled does not learn it."""
-        work, stop = self._stoppable(step, is_wait=is_wait)
-        cancelled = await _end_of(work, on_cancel or stop)
+        work = self._submit(step, is_wait=is_wait)
+        cancelled = await _end_of(work, on_cancel or work.cancel)
         if cancelled is not None:
             raise cancelled
         return self._result(work)
@@ -81,8 +70,8 @@ class Threads:
         self, step: Callable[[], T], undo: Callable[[T], None], *, is_wait: bool = False
     ) -> T:
         """Return what `step` returns, or have it undone if the task is cancelled meanwhile."""
-        work, stop = self._stoppable(step, is_wait=is_wait)
-        cancelled = await _end_of(work, stop)
+        work = self._submit(step, is_wait=is_wait)
+        cancelled = await _end_of(work, work.cancel)
         if cancelled is None:
             return self._result(work)
         if not work.cancelled() and work.exception() is None:
@@ -119,8 +108,8 @@ class Threads:
         What was taken for good cannot be given back, and must not be lost. The cancellation comes
         with the task's next wish for something (`collect_debt`).
         """
-        work, stop = self._stoppable(step, is_wait=is_wait)
-        cancelled = await _end_of(work, stop)
+        work = self._submit(step, is_wait=is_wait)
+        cancelled = await _end_of(work, work.cancel)
         if cancelled is None:
             return self._result(work)
         if work.cancelled() or work.exception() is not None or is_nothing(work.result()):
@@ -138,25 +127,9 @@ class Threads:
         if task is not None and owed is not None and task.cancelling() >= owed:
             raise asyncio.CancelledError
 
-    def _stoppable(
-        self, step: Callable[[], T], *, is_wait: bool
-    ) -> tuple[Future[T], Callable[[], None]]:
-        """Return `step` under way, and what has it end soon."""
-        hurry = Hurry()
-        work = self._submit(step, is_wait=is_wait, hurry=hurry)
-
-        def stop() -> None:
-            work.cancel()
-            hurry.set()
-
-        return work, stop
-
-    def _submit(
-        self, step: Callable[[], T], *, is_wait: bool = False, hurry: Hurry | None = None
-    ) -> Future[T]:
+    def _submit(self, step: Callable[[], T], *, is_wait: bool = False) -> Future[T]:
         pool = self._waits if is_wait else self._calls
         context = contextvars.copy_context()
-        context.run(HURRY.set, hurry)
         try:
             if not self._closed:
                 return pool.submit(context.run, step)
@@ -169,24 +142,6 @@ class Threads:
         if work.cancelled():  # By `close`, while it waited for a thread.
             raise StoreClosed("the store is closed")
         return work.result()
-
-    @contextmanager
-    def waiting(self) -> Iterator[float]:
-        """Yield for how many seconds a call may block that waits for something.
-
-        For long only where it can be told that it is enough, and while threads are left for
-        whoever has to take turns.
-        """
-        if not self.can_hurry or self._long_waits >= LONG_WAITS_MAX:
-            yield BLOCK_SECONDS
-            return
-        with self._lock:
-            self._long_waits += 1
-        try:
-            yield LONG_BLOCK_SECONDS
-        finally:
-            with self._lock:
-                self._long_waits -= 1
 
     # Lines ---------------------------------------------------------------------------------
 

@@ -128,9 +128,7 @@ class PollHandle(TurnHandle[S]):
         duration_us(timeout, name="timeout")
         self._threads.collect_debt()
         line = self._threads.line(type(self).__name__, hex(id(self)))
-        return await patiently(
-            self._threads, line, attempt, timeout, lambda fetched: len(fetched) == 0
-        )
+        return await patiently(line, attempt, timeout, lambda fetched: len(fetched) == 0)
 
     def _polled(self, step: Callable[[S, float], Fetched], seconds: float) -> Fetched:
         def fetch(it: S) -> Fetched:

@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from segue.aio._threads import BLOCK_SECONDS, Threads
 from segue.errors import LockBusy, QueueEmpty, QueueFull, QueueLocked
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
+
+BLOCK_SECONDS: Final = 0.1
+"""How long a call blocks at most, so how long a task that is cancelled may have to wait for it."""
 
 NOT_YET: Final = (QueueEmpty, QueueLocked, QueueFull, LockBusy)
 """What a call says that might succeed a little later."""
@@ -24,7 +26,6 @@ Attempt = Callable[[float], Awaitable[T]]
 
 
 async def patiently(
-    threads: Threads,
     line: asyncio.Lock,
     attempt: Attempt[T],
     wait: Duration | None,
@@ -49,34 +50,29 @@ async def patiently(
     except TimeoutError:
         return await attempt(0)
     try:
-        return await _first_in_line(threads, attempt, deadline, is_nothing)
+        return await _first_in_line(attempt, deadline, is_nothing)
     finally:
         line.release()
 
 
 async def _first_in_line(
-    threads: Threads,
-    attempt: Attempt[T],
-    deadline: float | None,
-    is_nothing: Callable[[T], bool],
+    attempt: Attempt[T], deadline: float | None, is_nothing: Callable[[T], bool]
 ) -> T:
     now = asyncio.get_running_loop().time
     while True:
         begun = now()
         left = None if deadline is None else max(0.0, deadline - begun)
-        with threads.waiting() as block_seconds:
-            is_last = left is not None and left <= block_seconds
-            step = block_seconds if left is None else min(left, block_seconds)
-            try:
-                found = await attempt(step)
-                if is_last or not is_nothing(found):
-                    return found
-            except NOT_YET as error:
-                if is_last or _is_final(error):
-                    raise
-        rest = min(step, BLOCK_SECONDS) / 2
-        if now() - begun < rest:  # It came back without waiting, and would again.
-            await asyncio.sleep(rest)
+        is_last = left is not None and left <= BLOCK_SECONDS
+        step = BLOCK_SECONDS if left is None else min(left, BLOCK_SECONDS)
+        try:
+            found = await attempt(step)
+            if is_last or not is_nothing(found):
+                return found
+        except NOT_YET as error:
+            if is_last or _is_final(error):
+                raise
+        if now() - begun < step / 2:  # It came back without waiting, and would again.
+            await asyncio.sleep(step / 2)
 
 
 def _is_final(error: Exception) -> bool:

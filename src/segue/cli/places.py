@@ -33,7 +33,9 @@ def store_url(text: str | Path) -> str:
     text = str(text)
     if is_server(text) or text.startswith("./"):
         return text
-    return str(Path(text.removeprefix(FILE_SCHEME)))
+    path = Path(text.removeprefix(FILE_SCHEME))
+    is_bare = text.startswith(FILE_SCHEME) and not path.is_absolute()
+    return f"./{path}" if is_bare else str(path)
 
 
 def directory(text: str | Path) -> Path:

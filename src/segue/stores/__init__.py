@@ -5,7 +5,6 @@
     job.py        a leased message, the same for every store
     consumer.py   the loop that leases, yields and settles
     heartbeat.py  keeps the leases of long work alive
-    hurry.py      how a call that waits is told from another thread that it is enough
     migration.py  queues as other programs wrote them down
     file/         a directory
 

@@ -617,7 +617,6 @@ def test_a_url_says_where_the_server_is(url: str, expected: Address) -> None:
     [
         ("http://box/api/v1", "http://box:8000"),
         ("https://box:1/below/api/v1/", "https://box:1/below"),
-        ("http://box/api/v1/queues/jobs", "http://box:8000"),
     ],
 )
 def test_a_url_with_the_path_of_the_api_is_told_what_it_should_be(url: str, right: str) -> None:
@@ -626,6 +625,11 @@ def test_a_url_with_the_path_of_the_api_is_told_what_it_should_be(url: str, righ
         open_http(url)
 
     assert str(refusal.value).endswith(right)
+
+
+def test_a_gateway_may_have_a_path_of_that_name_too() -> None:
+    """What a proxy puts a server below is up to the proxy."""
+    assert address_from("http://gw/api/v1/segue").path == "/api/v1/segue"
 
 
 def test_a_host_is_spoken_to_by_the_name_that_others_know() -> None:

@@ -12,7 +12,7 @@ from segue import aio
 from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_http
 from tests.contract.worlds import HttpWorld
-from tests.http_proxy import HttpProxy, Impostor, answer_of
+from tests.http_proxy import Impostor, answer_of
 from tests.unit.http.support import Opener
 
 ABOUT = answer_of(
@@ -117,23 +117,8 @@ def _until_somebody_waits(store: HttpStore) -> None:
 # Tasks ------------------------------------------------------------------------------------------
 
 
-def test_tasks_that_wait_ask_once_and_not_again_and_again(
-    proxy: HttpProxy, disturbed_url: str
-) -> None:
-    """A long poll is one: a task is told when it is enough, and need not come back to look."""
-
-    async def main() -> int:
-        async with await aio.open(disturbed_url) as store:
-            await store.queue("jobs").count()
-            before = len(proxy.heard)
-            await asyncio.gather(*(store.queue(f"jobs-{n}").pop(wait=2) for n in range(5)))
-            return len(proxy.heard) - before
-
-    assert asyncio.run(main()) <= 5 * 3
-
-
 def test_a_task_that_is_cancelled_is_back_long_before_its_wait_is_over(disturbed_url: str) -> None:
-    """The server is told by the end of the line, and asked once more for what it may have taken."""
+    """It waits in steps, each of them a short one."""
 
     async def main() -> float:
         async with await aio.open(disturbed_url) as store:
@@ -174,22 +159,3 @@ def test_a_message_that_comes_as_its_task_is_cancelled_is_not_lost(disturbed_url
     found, left = asyncio.run(main())
 
     assert sorted(found + left) == sorted(b"%d" % number for number in range(40))
-
-
-# Answers that come late -------------------------------------------------------------------------
-
-
-def test_leases_that_ended_before_their_answer_came_are_not_handed_out() -> None:
-    """The first answer was lost; what is remembered of it is of leases that others have by now."""
-
-    def never() -> Iterator[bytes]:
-        time.sleep(0.5)
-        yield b""
-
-    job = b'{"id":"0-0","body":"x","receipt":"0-0/1","tries":1}'
-    over = answer_of(200, b'{"jobs":[' + job + b'],"ttl":0.4}')
-    with (
-        Impostor(ABOUT, never, over) as server,
-        open_http(f"{server.url}?timeout=0.4") as store,
-    ):
-        assert store.queue("jobs").lease_many(1, ttl=0.4) == []

@@ -91,9 +91,8 @@ def address_from(url: str, token: str | None = None) -> Address:
         token=token,
         options=_options(parts.query),
     )
-    before, api, _ = f"{address.path}/".partition(f"{API_PATH}/")
-    if api:
-        right = replace(address, path=before).url
+    if address.path.endswith(API_PATH):
+        right = replace(address, path=address.path.removesuffix(API_PATH)).url
         raise InvalidArgument(f"{API_PATH} is no part of the URL, which is {right}")
     return address
 

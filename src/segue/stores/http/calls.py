@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -38,7 +38,6 @@ from segue.stores.http.line import NETWORK_ERRORS, Line, context_of, is_in_vain
 from segue.stores.http.problems import NOT_BEGUN, code_of, error_of
 from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.wire.about import PREFIX
-from segue.stores.hurry import HURRY, Hurry
 from segue.tracing import headers_of_span
 
 logger = logging.getLogger(__name__)
@@ -101,8 +100,6 @@ class _Request:
     """Whose connections it takes."""
     pool_wait: float
     """How long a connection is waited for."""
-    hurry: Hurry | None
-    """Who may say that it is to wait no longer."""
     was_sent: bool = False
 
 
@@ -270,7 +267,6 @@ class Calls:
             takes=takes,
             timeout=timeout,
             pool=pool or (self._waits if is_wait else self._work),
-            hurry=HURRY.get() if is_wait else None,
             pool_wait=min(pool_wait, wait / CONNECTING_SHARE) if is_wait else pool_wait,
         )
 
@@ -326,8 +322,6 @@ class Calls:
             self._closing.wait(seconds)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
             if request.wait:
-                if request.hurry is not None and request.hurry.is_set:
-                    wait, request.hurry = 0.0, None
                 request.wait = max(0.0, wait - (time.monotonic() - begun))
                 # Not in the body: under one key that must stay as it was.
                 request.headers["Prefer"] = f"wait={request.wait:.3f}"
@@ -342,7 +336,14 @@ class Calls:
             if request.method != "GET":
                 request.headers.setdefault("Idempotency-Key", line.new_key())
             request.was_sent = True
-            response = self._asked(line, request)
+            response = line.ask(
+                request.method,
+                request.target,
+                request.data,
+                request.headers,
+                wait=request.wait + request.takes,
+                timeout=request.timeout,
+            )
             if response.status in _YES:
                 return take(line, response)
             refusal = self._refusal(response)
@@ -355,18 +356,6 @@ class Calls:
             # Its last key is asked again: no later one may come on it before.
             line.home.drop(line)
         return refusal
-
-    def _asked(self, line: Line, request: _Request) -> HttpAnswer:
-        """Return an answer whose body is still to be read. Raises OSError."""
-        with nullcontext() if request.hurry is None else request.hurry.interrupting(line.interrupt):
-            return line.ask(
-                request.method,
-                request.target,
-                request.data,
-                request.headers,
-                wait=request.wait + request.takes,
-                timeout=request.timeout,
-            )
 
     def _let_go(self, line: Line, response: HttpAnswer) -> None:
         """Keep a line whose answer was read to its end, and drop any other."""

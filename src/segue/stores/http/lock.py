@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from segue.stores.http.store import HttpStore
 
 
-FRESH_SHARE: Final = 0.5
-"""Which part of its time a lock must have left: who keeps it alive begins after a third."""
-LATE_MAX: Final = 3
+PROMPT_SECONDS: Final = 0.5
+"""An answer that takes no longer is not late, however short the time of a lock is."""
+LOSSES_MAX: Final = 3
 """How often one that was lost before its answer came is asked for again."""
 
 
@@ -38,7 +38,7 @@ class HttpLock:
         """Take the lock, waiting for it. Raises LockBusy after `wait`."""
         patience = Patience(wait)
         named = checked_owner(owner)
-        late = 0
+        losses = 0
         while True:
             try:
                 held = waited(patience, partial(self._acquired, named))
@@ -47,18 +47,24 @@ class HttpLock:
             except LockBusy:
                 if patience.is_over:
                     raise
-            except LockLost:
-                late += 1
-                if patience.is_over or late == LATE_MAX:
-                    raise
+            except LockLost as error:
+                losses += 1
+                if patience.is_over or losses == LOSSES_MAX:
+                    raise self._busy() from error
 
     def _ensure(self, held: "HttpHeldLock") -> None:
         """Have a lock whose answer came late for its full time. Raises LockLost.
 
         The answer may have been lost and asked for again: by then somebody else may have it.
         """
-        if held.seconds_left < self._ttl_us / 1_000_000 * FRESH_SHARE:
+        gone = self._ttl_us / 1_000_000 - held.seconds_left
+        if gone > PROMPT_SECONDS and held.seconds_left < gone:
             held.renew()
+
+    def _busy(self) -> LockBusy:
+        """Return the error for a lock that was lost before we knew that we had it."""
+        owner, _, seconds_left = self.holder() or ("", 0, 0.0)
+        return LockBusy(name=self.name, owner=owner, seconds_left=seconds_left)
 
     def _acquired(self, owner: str, step: float) -> "HttpHeldLock":
         # From before it was asked for, and as long as the server waited before it tried: we never

@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 from segue.errors import ConnectionsBusy
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
-from segue.stores.hurry import HURRY
 
 STEP_SECONDS: Final = 20.0
 """How long one request waits: what stands between us and the server may cut longer silences off."""
@@ -23,13 +22,10 @@ class Patience:
     def __init__(self, wait: Duration | None, *, name: str = "wait") -> None:
         wait_us = duration_us(wait, name=name)
         self._deadline = None if wait_us is None else time.monotonic() + wait_us / 1_000_000
-        self._hurry = HURRY.get()
 
     @property
     def step(self) -> float:
         """How long the next request may wait."""
-        if self._is_hurried:
-            return 0.0
         if self._deadline is None:
             return STEP_SECONDS
         return max(0.0, min(STEP_SECONDS, self._deadline - time.monotonic()))
@@ -37,13 +33,7 @@ class Patience:
     @property
     def is_over(self) -> bool:
         """Whether it is time to come back with nothing."""
-        if self._is_hurried:
-            return True
         return self._deadline is not None and time.monotonic() >= self._deadline
-
-    @property
-    def _is_hurried(self) -> bool:
-        return self._hurry is not None and self._hurry.is_set
 
 
 def waited(patience: Patience, ask: Callable[[float], A]) -> A:

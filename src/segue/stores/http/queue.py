@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, get_args
@@ -202,22 +201,14 @@ class HttpQueue(QueueBase):
         patience = Patience(wait)
         while True:
             body = TakeLeases(count=count, ttl=length, owner=owner or self._owner)
-            begun = time.monotonic()
             try:
                 answer = waited(patience, partial(self._leased, body))
             except QueueLocked:
                 if patience.is_over:
                     raise
                 continue
-            jobs = self._jobs(at_most(count, answer.jobs), answer.ttl)
-            if self._are_over(answer.ttl, time.monotonic() - begun - body.wait):
-                jobs = []  # Asked for again after an answer that got lost: others have them.
-            if jobs or patience.is_over:
-                return jobs
-
-    def _are_over(self, ttl_seconds: float, late_seconds: float) -> bool:
-        """Tell whether leases had ended when the answer came, so much later than it was due."""
-        return late_seconds >= max(ttl_seconds, self.calls.address.options.timeout)
+            if answer.jobs or patience.is_over:
+                return self._jobs(at_most(count, answer.jobs), answer.ttl)
 
     def _leased(self, body: TakeLeases, step: float) -> Jobs:
         body.wait = step

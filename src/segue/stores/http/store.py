@@ -45,9 +45,6 @@ class User(Protocol):
 class HttpStore:
     """Queues, rings, locks and topics behind a server. Safe from any thread."""
 
-    can_hurry = True
-    """A call that waits comes back when it is told to (`segue.stores.hurry`)."""
-
     def __init__(self, address: Address, *, ticks: Ticks | None = None) -> None:
         self.url = address.url
         self.address = address
