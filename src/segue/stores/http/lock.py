@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from segue.stores.http.store import HttpStore
 
 
-PROMPT_SECONDS: Final = 0.5
+PROMPT_SECONDS: Final = 0.1
 """An answer that takes no longer is not late, however short the time of a lock is."""
 LOSSES_MAX: Final = 3
 """How often one that was lost before its answer came is asked for again."""
