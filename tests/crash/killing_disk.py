@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from segue.log.disk import Disk
-from tests.crash.replay import call_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +57,16 @@ class KillPoint:
 
 
 def each_kill_point(is_killed_at: Callable[[KillPoint], bool]) -> int:
-    """Call `is_killed_at` for one point after the other and return how many of them killed.
+    """Call `is_killed_at` for every point in turn and return how many of them killed.
 
-    For each operation it counts on until a run comes to its end alive (`call_numbers`).
+    For each operation it counts on until a run comes to its end alive.
     """
     kills = 0
     for operation in OPERATIONS:
         for moment in Moment:
             if moment is Moment.WITHIN and operation != "write_at":
                 continue
-            for number in call_numbers((operation, moment)):
+            for number in count(1):
                 if not is_killed_at(KillPoint(operation=operation, number=number, moment=moment)):
                     break
                 kills += 1

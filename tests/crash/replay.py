@@ -4,16 +4,11 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Final
 
 SEED_VARIABLE: Final = "SEGUE_SEED"
 CI_SEED: Final = 20_261_116
 TORTURE: Final = os.environ.get("SEGUE_TORTURE") == "1"
-
-
-STRIDE: Final = 1 if TORTURE else 3
-"""Where every call could be the one, each of so many is tried."""
 
 
 def new_seed() -> int:
@@ -25,15 +20,6 @@ def new_seed() -> int:
     if asked is None and os.environ.get("CI"):
         return CI_SEED
     return int(asked) if asked else random.SystemRandom().randrange(1 << 32)
-
-
-def call_numbers(what: object) -> Iterator[int]:
-    """Yield which calls to try, counted from 1, without end: the first, and then some of the rest.
-
-    Which ones, the seed and `what` they are calls of decide; in a long run it is all of them.
-    """
-    yield 1
-    yield from count(2 + random.Random(f"{new_seed()} {what}").randrange(STRIDE), STRIDE)
 
 
 @contextmanager

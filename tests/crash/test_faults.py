@@ -28,7 +28,7 @@ from tests.crash.fault_script import (
     Setting,
     check_with_a_healthy_disk,
 )
-from tests.crash.replay import TORTURE, call_numbers
+from tests.crash.replay import TORTURE
 
 CALLS_MAX: Final = 10_000
 
@@ -109,8 +109,7 @@ def test_a_failing_call_is_reported_as_what_it_is_and_costs_nothing_acknowledged
 ) -> None:
     """C8: typed errors, no false success, nothing left open, and the log goes on afterwards."""
     wrong: dict[str, int] = {}
-    for call in call_numbers(fault):
-        assert call < CALLS_MAX, "it fails for ever"
+    for call in range(1, CALLS_MAX):
         path = scratch / str(call)
         shutil.copytree(damaged_log, path)
         disk = BrokenDisk(mapped=setting.mapped)

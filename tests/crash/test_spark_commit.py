@@ -39,10 +39,10 @@ from tests.crash.spark_writes import (
     write_batch,
 )
 
-POINTS: Final = 1_000_000 if TORTURE else 12
+POINTS: Final = 1_000_000 if TORTURE else 20
 """How many are tried of each act, in each setting."""
 
-CUTS: Final = 2_000 if TORTURE else 14
+CUTS: Final = 2_000 if TORTURE else 24
 """How often the power fails in one recorded write, in each setting."""
 CALLS: Final = 100_000 if TORTURE else 1
 """How many calls of each operation are made to fail, in each setting."""
