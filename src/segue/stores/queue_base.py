@@ -1,16 +1,16 @@
 """What a queue does in the same way wherever it is kept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from threading import Event
 from typing import Protocol, cast
 
-from segue.delivery.message import DeadLetter, Message
+from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
 from segue.errors import InvalidArgument, QueueEmpty
 from segue.log.options import Duration
 from segue.stores.consumer import Consumer
-from segue.stores.contract import Queue, Receipt, RedriveReport
+from segue.stores.contract import Item, Queue, Receipt, RedriveReport
 from segue.stores.job import Job
 from segue.stores.letters import DeadLetters, Where
 from segue.stores.message_ids import lease_of
@@ -34,6 +34,35 @@ class QueueBase:
     name: str
     _letters: DeadLetters
     _history: Past
+
+    def push(
+        self,
+        body: Body,
+        *,
+        priority: Priority = 0,
+        delay: Duration | None = None,
+        ttl: Duration | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+        wait: Duration | None = None,
+    ) -> MessageId:
+        """Push one message and return its id."""
+        item = Item(
+            body=body,
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            key=key,
+            headers=headers,
+            group=group,
+        )
+        return cast("Queue", self).push_many([item], wait=wait)[0]
+
+    def pop(self, *, wait: Duration | None = 0) -> Message | None:
+        """Take the next message for good, or None if there is none."""
+        messages = cast("Queue", self).pop_many(1, wait=wait)
+        return messages[0] if messages else None
 
     def lease(
         self, *, ttl: Duration | None = None, wait: Duration | None = 0, owner: str | None = None

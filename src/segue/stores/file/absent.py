@@ -4,7 +4,7 @@ Who looks at it, or would take something out of it, is answered as by an empty q
 made. Who puts something in makes it. Every call looks whether somebody has made it meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from segue.delivery.message import Body, DeadLetter, Message, MessageId
@@ -55,30 +55,6 @@ class AbsentQueue(QueueBase):
         """Change the rules for everybody."""
         self._make().configure(rules)
 
-    def push(
-        self,
-        body: Body,
-        *,
-        priority: Priority = 0,
-        delay: Duration | None = None,
-        ttl: Duration | None = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-        wait: Duration | None = None,
-    ) -> MessageId:
-        """Push one message and return its id."""
-        item = Item(
-            body=body,
-            priority=priority,
-            delay=delay,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-            group=group,
-        )
-        return self.push_many([item], wait=wait)[0]
-
     def push_many(
         self, items: Iterable[Item | Body], *, wait: Duration | None = None
     ) -> list[MessageId]:
@@ -94,11 +70,6 @@ class AbsentQueue(QueueBase):
         self._make().resume()
 
     # Delivering ----------------------------------------------------------------------------
-
-    def pop(self, *, wait: Duration | None = 0) -> Message | None:
-        """Take the next message for good, or None if there is none."""
-        messages = self.pop_many(1, wait=wait)
-        return messages[0] if messages else None
 
     def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
         """Take up to `count` messages for good."""

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, get_args
 
@@ -16,7 +16,7 @@ from segue.delivery.message import (
     headers_from,
     key_from,
 )
-from segue.delivery.priority import Priority, priority_from
+from segue.delivery.priority import priority_from
 from segue.delivery.rules import QueueRules
 from segue.errors import (
     InvalidArgument,
@@ -110,30 +110,6 @@ class HttpQueue(QueueBase):
 
     # Pushing -------------------------------------------------------------------------------
 
-    def push(
-        self,
-        body: Body,
-        *,
-        priority: Priority = 0,
-        delay: Duration | None = None,
-        ttl: Duration | None = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        group: str | None = None,
-        wait: Duration | None = None,
-    ) -> MessageId:
-        """Push one message and return its id."""
-        item = Item(
-            body=body,
-            priority=priority,
-            delay=delay,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-            group=group,
-        )
-        return self.push_many([item], wait=wait)[0]
-
     def push_many(
         self, items: Iterable[Item | Body], *, wait: Duration | None = None
     ) -> list[MessageId]:
@@ -161,11 +137,6 @@ class HttpQueue(QueueBase):
         return exactly(len(drafts), cast("list[MessageId]", answer.ids))
 
     # Delivering ----------------------------------------------------------------------------
-
-    def pop(self, *, wait: Duration | None = 0) -> Message | None:
-        """Take the next message for good, or None if there is none."""
-        messages = self.pop_many(1, wait=wait)
-        return messages[0] if messages else None
 
     def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
         """Take up to `count` messages for good."""

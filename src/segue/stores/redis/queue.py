@@ -169,16 +169,16 @@ class RedisQueue(QueueBase):
         ):
             duration_us(wait, name="wait")
             return self._pusher.push_plain(priority_from(priority), [body], wait)[0]
-        item = Item(
-            body=body,
+        return super().push(
+            body,
             priority=priority,
             delay=delay,
             ttl=ttl,
             key=key,
             headers=headers,
             group=group,
+            wait=wait,
         )
-        return self.push_many([item], wait=wait)[0]
 
     def push_many(
         self, items: Iterable[Item | Body], *, wait: Duration | None = None
@@ -187,11 +187,6 @@ class RedisQueue(QueueBase):
         return self._pusher.push(items, wait)
 
     # Delivering ----------------------------------------------------------------------------
-
-    def pop(self, *, wait: Duration | None = 0) -> Message | None:
-        """Take the next message for good, or None if there is none."""
-        messages = self.pop_many(1, wait=wait)
-        return messages[0] if messages else None
 
     def pop_many(self, count: int, *, wait: Duration | None = 0) -> list[Message]:
         """Take up to `count` messages for good."""
