@@ -251,3 +251,24 @@ def test_appending_many_records_leaves_the_loop_to_others(
     assert isinstance(places, list)
     assert len(places) == count
     assert [thread.startswith("segue-serve") for thread in threads] == [is_apart]
+
+
+@pytest.mark.parametrize(("size_bytes", "is_in_the_loop"), [(100, True), (1_000, False)])
+def test_a_push_of_many_bytes_leaves_the_event_loop_to_others(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, is_in_the_loop: bool
+) -> None:
+    """However few messages they are in: writing them takes as long."""
+    monkeypatch.setattr(waiting, "QUICK_BYTES_MAX", 500)
+    names: list[str] = []
+    real = FileQueue.push
+
+    def push(queue: FileQueue, *args: object, **kwargs: object) -> object:
+        names.append(threading.current_thread().name)
+        return real(queue, *args, **kwargs)  # type: ignore[arg-type]
+
+    with placed(scratch) as place:
+        place.push("jobs")
+        monkeypatch.setattr(FileQueue, "push", push)
+        assert place.push("jobs", "x" * size_bytes).status == 200
+
+    assert [name == "shared-server" for name in names] == [is_in_the_loop]

@@ -79,6 +79,29 @@ def test_no_answer_without_a_token_has_a_path_in_it(
 # What starting anew would help -----------------------------------------------------------------
 
 
+def test_a_write_that_fails_by_a_route_of_dapr_is_noticed_as_well(scratch: Path) -> None:
+    """Those tell of errors in words of their own; how the server is does not depend on them."""
+    disk = FaultyDisk()
+    server = shared_http_server()
+    with open_directory(scratch, sync="always", disk=disk) as store:
+        app = build_app(store, has_audit=False)
+        place = Place(store, app, server.add(app))
+        method = "/v1.0/actors/PushPopActor/jobs/method/Push"
+        try:
+            pushed = place.ask("PUT", method, {"item": {}})
+            app.operations.watchdog.look()
+            well = statuses(place)
+            disk.fail(operation="sync_data", error=errno.EIO)
+            failed = place.ask("PUT", method, {"item": {}})
+            ill = statuses(place)
+        finally:
+            server.remove(place.url)
+
+    assert (pushed.status, set(well.values())) == (200, {200})
+    assert failed.json["errorCode"] == "ERR_STORAGE_FAILED"
+    assert set(ill.values()) == {503}
+
+
 def test_a_server_whose_store_failed_to_write_wants_to_be_started_anew(scratch: Path) -> None:
     """The log takes no more writes until it is reopened, and only a new process does that."""
     disk = FaultyDisk()
