@@ -205,8 +205,7 @@ class Lines:
         """Yield what is ready, in order, taking nothing; some may have to wait for its group."""
         for priority in self.order:
             level = self.levels[priority]
-            entries = [*level.ready, *self.groups.held(priority)]
-            for entry in sorted(entries, key=lambda entry: entry[:3]):
+            for entry in _in_order([*level.ready, *self.groups.held(priority)]):
                 if self._is_waiting(entry):
                     _, offset, _, lane, rest = entry
                     yield Take(lane, offset, 1, rest.attempt + 1, rest.since)
@@ -432,3 +431,10 @@ class Lines:
             for offset in range(first, first + size):
                 self._call_up(self.groups.leave(Key(lane, offset)))
         return removed + leased
+
+
+def _in_order(entries: list[Entry]) -> Iterator[Entry]:
+    """Yield entries in order: the first few cost little, however many there are."""
+    heapq.heapify(entries)
+    while entries:
+        yield heapq.heappop(entries)

@@ -25,14 +25,31 @@ class OffsetRanges:
         for start, stop in self.runs():
             yield from range(start, stop)
 
-    def runs(self) -> list[tuple[int, int]]:
-        """Return the runs as (start, stop), in order."""
-        return list(zip(self._starts, self._stops, strict=True))
+    def runs(self, start: int = 0, count_max: int | None = None) -> list[tuple[int, int]]:
+        """Return the runs as (start, stop), in order: those that reach beyond `start`, whole.
+
+        With `count_max` the first of them, which costs no more for all there are.
+        """
+        place = bisect_right(self._stops, start)
+        last = None if count_max is None else place + count_max
+        return list(zip(self._starts[place:last], self._stops[place:last], strict=True))
 
     @property
     def first(self) -> int | None:
         """The lowest offset there is."""
         return self._starts[0] if self._starts else None
+
+    @property
+    def last(self) -> int | None:
+        """The highest offset there is."""
+        return self._stops[-1] - 1 if self._stops else None
+
+    def copy(self) -> "OffsetRanges":
+        """Return the same offsets, which stay as they are."""
+        ranges = OffsetRanges()
+        ranges._starts, ranges._stops = self._starts.copy(), self._stops.copy()
+        ranges.count = self.count
+        return ranges
 
     def add(self, start: int, stop: int) -> None:
         """Take in the offsets from `start` up to `stop`."""

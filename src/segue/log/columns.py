@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +12,7 @@ from segue.log.cursor import Cursor
 from segue.log.horizon import Horizon
 from segue.log.layout import BATCH_ITEMS_MAX, Offset
 from segue.log.segment import SegmentView
-
-SLOT_DTYPE: Final = np.dtype(
-    [
-        ("time_us", "<i8"),
-        ("attr", "<u8"),
-        ("position", "<u4"),
-        ("length", "<u4"),
-        ("link", "<u4"),
-        ("before", "<u4"),
-        ("after", "<u4"),
-        ("crc", "<u4"),
-    ]
-)
+from segue.log.slot_table import SLOT_DTYPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ DIRECTORY_MODE: Final = 0o700
 LOCK_POLL_SECONDS: Final = 0.005
 COPY_BYTES_MAX: Final = 1 << 20
 """How much is copied at a time where the system does not send by itself."""
+NAMES_SETTLE_NS: Final = 2_000_000_000
+"""File systems tell times apart that lie so far from each other, the coarsest of them."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Among them a file opened to append; on some systems everything that is no socket.
@@ -163,6 +165,18 @@ class Disk:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
+
+    def names_as_of(self, directory: Path) -> int:
+        """Return a number that changes with the names in `directory`; 0 if it may not yet.
+
+        They may have changed so lately that the next change is not told from this one; or there
+        is no such directory.
+        """
+        try:
+            changed_ns = os.stat(directory).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+        return changed_ns if time.time_ns() - changed_ns > NAMES_SETTLE_NS else 0
 
     def file_bytes(self, path: Path) -> int:
         """Return what the file takes up on the device."""

@@ -190,6 +190,17 @@ class Horizon:
         with self._lock:
             return self._following(offset)
 
+    def starts(self) -> Iterator[Offset]:
+        """Yield where segments begin, the last one first, but those that cannot be read."""
+        with self._lock:
+            self.follow()
+            ids = list(self.catalog.ids)
+        for id_ in reversed(ids):
+            with self._lock:
+                first = self._first_offset_of(id_)
+            if first is not None:
+                yield first
+
     def _following(self, offset: Offset) -> Offset | None:
         self.follow()
         found = self.catalog.find(offset)

@@ -11,6 +11,7 @@ synced costs more than the sync itself (docs/adr/0003).
 """
 
 import mmap
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -70,7 +71,7 @@ class Live:
 
     def is_current(self) -> bool:
         """Tell whether the words were written since the machine started."""
-        return self.words[0] == _MAGIC and self._boot != 0 and self.words[1] == self._boot
+        return is_of_boot(self.words, self._boot)
 
     def enter_segment(self, segment: SegmentId) -> None:
         """Say that `segment` is the active one, with nothing written ahead in it."""
@@ -98,3 +99,8 @@ class Live:
             with suppress(BufferError):
                 self.words.release()
                 self._mapping.close()
+
+
+def is_of_boot(words: "Sequence[int] | memoryview[int]", boot: int) -> bool:
+    """Tell whether words were written since the machine started, which is how `boot` numbers."""
+    return words[0] == _MAGIC and boot != 0 and words[1] == boot

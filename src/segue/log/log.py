@@ -225,10 +225,16 @@ class Log:
     @property
     def size_bytes(self) -> int:
         """What the segments take up on the device."""
+        return self.bytes_before(None)
+
+    def bytes_before(self, segment: SegmentId | None) -> int:
+        """Return what the segments before one take up on the device, or all of them."""
         self._require_open()
         size_bytes = 0
         with storage_errors(f"measuring {self.path}"):
             for id_ in list_segments(self.path, self._disk):
+                if segment is not None and id_ >= segment:
+                    break
                 with contextlib.suppress(FileNotFoundError):  # Just deleted by somebody.
                     size_bytes += self._disk.file_bytes(self._horizon.catalog.path(id_))
         return size_bytes

@@ -73,10 +73,16 @@ def _passed_by(
     next_offset: Offset,
 ) -> int:
     """Count the segments a reader has left behind, or would have if it kept to the lag cap."""
+    return sum(1 for segment in segments if has_left(reader, segment, limits, next_offset))
+
+
+def has_left(
+    reader: SavedPosition, segment: SegmentFacts, limits: RetentionLimits, next_offset: Offset
+) -> bool:
+    """Tell whether a reader has left a segment behind, or would have if it kept to the lag cap."""
     if limits.lag_max is not None and next_offset - reader.offset > limits.lag_max:
-        wanted = next_offset - limits.lag_max
-        return sum(1 for segment in segments if segment.end_offset <= wanted)
-    return sum(1 for segment in segments if _is_behind(segment, reader))
+        return segment.end_offset <= next_offset - limits.lag_max
+    return _is_behind(segment, reader)
 
 
 def _is_behind(segment: SegmentFacts, reader: SavedPosition) -> bool:

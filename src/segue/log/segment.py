@@ -175,6 +175,10 @@ class SegmentView:
                     return place
         return stop
 
+    def find(self, data: bytes, position: int, stop: int) -> int:
+        """Return where these bytes stand next, before `stop`; -1 if nowhere. Unchecked."""
+        return self._mapping.find(data, position, stop)
+
     def payload_bytes(self, index: int, stop: int) -> int:
         """Return the payload bytes of records `index` to `stop`, by two slots; unchecked."""
         stop = min(stop, len(_Times(self.view)))

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from segue.errors import CorruptSegment, InvalidArgument
 from segue.log import slots
 from segue.log.checksum import crc32_bulk
-from segue.log.columns import SLOT_DTYPE
 from segue.log.disk import Disk, storage_errors
 from segue.log.layout import (
     HEADER_BYTES,
@@ -31,6 +30,7 @@ from segue.log.layout import (
     payloads_position,
 )
 from segue.log.segment import SegmentView
+from segue.log.slot_table import SLOT_DTYPE
 
 _CRC_BYTES = 4
 
