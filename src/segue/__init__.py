@@ -19,6 +19,8 @@ from segue.stores.contract import (
     QueueStats,
     Ring,
     Store,
+    Timeline,
+    TimelineEvent,
     Transaction,
 )
 from segue.stores.job import Job
@@ -55,6 +57,8 @@ __all__ = [
     "Ring",
     "SegueError",
     "Store",
+    "Timeline",
+    "TimelineEvent",
     "Topic",
     "TopicReader",
     "TopicRecord",

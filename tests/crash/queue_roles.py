@@ -26,6 +26,7 @@ def open_queue(root: Path, *, checkpoint_events: int | None = None) -> Queue:
     """Open the queue of a child process; the process's end closes it."""
     if checkpoint_events is not None:
         vars(journal)["CHECKPOINT_EVENTS"] = checkpoint_events
+        vars(journal)["LEDGER_KEPT_BYTES"] = 0
     return segue.open(root, sync="os").queue(QUEUE)
 
 
@@ -130,6 +131,7 @@ def push_many_one_by_one(
 ) -> None:
     """Push `count` messages, over `priorities` in turn."""
     vars(journal)["CHECKPOINT_EVENTS"] = 100
+    vars(journal)["LEDGER_KEPT_BYTES"] = 0
     with segue.open(root, sync=sync) as store:
         queue = store.queue(QUEUE)
         for number in range(count):

@@ -28,8 +28,9 @@ RULES: Final = QueueRules(
 HOLD_SECONDS: Final = 3_600
 DAY_SECONDS: Final = 86_400
 CHECKPOINT_EVENTS: Final = 12
+LEDGER_KEPT_BYTES: Final = 100_000
 TIDY_EVERY_ITEMS: Final = 6
-"""Small, both, so that a short story has many checkpoints, carries and deletions."""
+"""Small, all of them, so that a short story has many checkpoints, carries and deletions."""
 PRIORITIES: Final = (0, 1)
 FILLERS: Final = 32
 GROUP: Final = ("p", "q", "r")
@@ -223,6 +224,7 @@ STORY: Final = new_story()
 def make_small() -> None:
     """Have checkpoints, carries and deletions often, in this process."""
     vars(journal)["CHECKPOINT_EVENTS"] = CHECKPOINT_EVENTS
+    vars(journal)["LEDGER_KEPT_BYTES"] = LEDGER_KEPT_BYTES
     vars(upkeep)["TIDY_EVERY_ITEMS"] = TIDY_EVERY_ITEMS
 
 

@@ -34,6 +34,7 @@ QUEUE: Final = "jobs"
 PRIORITIES: Final = (0, 1, 5)
 SEGMENT_ITEMS: Final = 32
 CHECKPOINT_EVENTS: Final = 150
+LEDGER_KEPT_BYTES: Final = 200_000
 """Small, all of them: lanes roll and are trimmed, ledgers are written down, all the time."""
 RULES: Final = QueueRules(
     lease_ttl=0.2, max_deliveries=None, backoff_base=0, segment_items=SEGMENT_ITEMS
@@ -59,6 +60,7 @@ class Setting:
     def open(self) -> segue.Store:
         """Open the store, with checkpoints as often as the setting says."""
         vars(journal)["CHECKPOINT_EVENTS"] = self.checkpoint_events
+        vars(journal)["LEDGER_KEPT_BYTES"] = LEDGER_KEPT_BYTES
         return segue.open(self.root, sync=self.sync, sync_interval_ms=5)
 
 

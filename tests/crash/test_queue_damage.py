@@ -20,6 +20,7 @@ from tests.crash.damage import flip_bit, overwrite
 from tests.crash.queue_story import (
     CHECKPOINT_EVENTS,
     DAY_SECONDS,
+    LEDGER_KEPT_BYTES,
     QUEUE,
     START_US,
     STORY,
@@ -303,6 +304,7 @@ def test_a_damaged_checkpoint_costs_nothing(
 ) -> None:
     """The one before it, and the events since, say the same."""
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", CHECKPOINT_EVENTS)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", LEDGER_KEPT_BYTES)
     monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", TIDY_EVERY_ITEMS)
     play_up_to(scratch, len(STORY) - 5)
     with open_store(scratch, "os") as store:

@@ -21,6 +21,7 @@ from segue.log.options import SyncName
 from segue.testing import FaultyDisk, ManualClock, Operation
 from tests.crash.queue_story import (
     CHECKPOINT_EVENTS,
+    LEDGER_KEPT_BYTES,
     QUEUE,
     START_US,
     STORY,
@@ -61,6 +62,7 @@ class Disk(FaultyDisk):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have checkpoints, carries and deletions often."""
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", CHECKPOINT_EVENTS)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", LEDGER_KEPT_BYTES)
     monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", TIDY_EVERY_ITEMS)
 
 

@@ -23,6 +23,7 @@ from tests.crash.killing_disk import KillingDisk, KillPoint, Moment
 from tests.crash.processes import KILLED, ForkServer
 from tests.crash.queue_story import (
     CHECKPOINT_EVENTS,
+    LEDGER_KEPT_BYTES,
     QUEUE,
     TIDY_EVERY_ITEMS,
     Held,
@@ -94,6 +95,7 @@ def test_a_kill_at_any_call_leaves_a_state_the_queue_s_life_allows(
     Only a push over several priorities may be parted.
     """
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", CHECKPOINT_EVENTS)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", LEDGER_KEPT_BYTES)
     monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", TIDY_EVERY_ITEMS)
     _, reports = ended(forks.start(count_calls, scratch / "calls", sync))
     calls = {str(each[0]): int(each[1]) for each in reports if isinstance(each, list)}

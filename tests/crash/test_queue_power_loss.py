@@ -18,6 +18,7 @@ from segue.testing import ManualClock, RecordingDisk
 from tests.crash.queue_story import (
     CHECKPOINT_EVENTS,
     DELIVERIES_MAX,
+    LEDGER_KEPT_BYTES,
     QUEUE,
     RESTART_SECONDS,
     START_US,
@@ -43,6 +44,7 @@ ANYHOW: Final[set[Found]] = {None, "dead", *range(1, DELIVERIES_MAX + 2)}
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have checkpoints, carries and deletions often."""
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", CHECKPOINT_EVENTS)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", LEDGER_KEPT_BYTES)
     monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", TIDY_EVERY_ITEMS)
 
 

@@ -31,6 +31,7 @@ from tests.crash.queue_reports import (
 )
 from tests.crash.queue_workers import (
     CHECKPOINT_EVENTS,
+    LEDGER_KEPT_BYTES,
     QUEUE,
     RULES,
     Setting,
@@ -63,6 +64,7 @@ def test_whoever_is_killed_every_message_is_settled_and_no_promise_broken(
 ) -> None:
     """C1 to C5, C9: at least once, attempts told, tokens that grow, in order, nothing left over."""
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", CHECKPOINT_EVENTS)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", LEDGER_KEPT_BYTES)
     seed = new_seed()
     kills = -(-KILLS // len(SYNCS))
     with naming_seed(seed):

@@ -54,6 +54,7 @@ ITEMS = st.builds(
 SMALL = [
     (journal, "CHECKPOINT_EVENTS", 12),
     (journal, "CHECKPOINT_BATCH", 5),
+    (journal, "LEDGER_KEPT_BYTES", 100_000),
     (journal, "FETCH_EVENTS", 3),
     (core, "ABSORB_ITEMS", 2),
     (delivering, "GROUPED_ITEMS_MAX", 2),

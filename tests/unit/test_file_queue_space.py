@@ -269,6 +269,7 @@ def test_the_ledger_stays_small(
 ) -> None:
     """Checkpoints take the place of what happened long ago, for everybody."""
     monkeypatch.setattr("segue.stores.file.journal.CHECKPOINT_EVENTS", 100)
+    monkeypatch.setattr("segue.stores.file.journal.LEDGER_KEPT_BYTES", 0)
     queue, there = opener().queue("jobs"), opener().queue("jobs")
     queue.push(b"held")
     held = queue.lease(ttl=10**5)

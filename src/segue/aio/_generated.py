@@ -44,6 +44,7 @@ from segue.stores.contract import (
     RedriveReport,
     RingInfo,
     RingMode,
+    Timeline,
     TransactionOutcome,
 )
 
@@ -350,10 +351,19 @@ class Queue(QueueHandle):
     async def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None once it is settled, or if nothing is known of it.
 
-        In constant time, but for what is neither waiting nor leased: that is looked for among the
-        dead letters, one by one. Raises InvalidArgument if `message_id` is no id.
+        In constant time, but for what is neither waiting nor leased: that is searched for among
+        the dead letters. Raises InvalidArgument if `message_id` is no id.
         """
         return await self._call(lambda queue: queue.look_up(message_id))
+
+    async def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what happened to one message, as far back as the store keeps that.
+
+        A directory keeps what happened lately, also of what is settled. Redis knows the push and
+        how the message stands. Takes nothing and holds nobody up, however much is in the queue.
+        Raises InvalidArgument if `message_id` is no id.
+        """
+        return await self._call(lambda queue: queue.timeline(message_id))
 
     async def browse(
         self, *, state: MessageState | None = None, limit: int = 100, after: MessageId | None = None
@@ -365,7 +375,7 @@ class Queue(QueueHandle):
         delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
         become of it since; behind a dead letter that is none any more the dead letters start over.
         Costs what it returns and what is outstanding, however much has never been delivered; the
-        place behind a dead letter is found by going through them.
+        place behind a dead letter is searched for among them.
         """
         return await self._call(lambda queue: queue.browse(state=state, limit=limit, after=after))
 

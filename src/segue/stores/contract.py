@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self
 
 from segue.delivery.message import Body, DeadLetter, Message, MessageId
 from segue.delivery.priority import Priority
@@ -42,6 +42,35 @@ again after a backoff; or not to be tried again."""
 
 MessageState = Literal["ready", "delayed", "leased", "dead"]
 """Where a message stands that is not settled."""
+
+TimelineState = Literal["ready", "delayed", "leased", "dead", "settled", "unknown"]
+"""Where a message stands, settled or not; of an unknown one the queue knows nothing."""
+
+Happening = Literal[
+    "pushed",
+    "delayed",
+    "leased",
+    "extended",
+    "released",
+    "failed",
+    "expired",
+    "dead",
+    "redriven",
+    "acked",
+    "popped",
+    "purged",
+    "dropped",
+    "outlived",
+    "discarded",
+    "moved",
+    "held",
+    "lost",
+]
+"""What can happen to a message. It is held where it is seen to wait for others of its group, moved
+if it lies elsewhere now, dropped if it made way in a full queue, lost if it cannot be read."""
+
+TIMELINE_EVENTS_MAX: Final = 10_000
+"""How much of what happened to a message is told: of more its push and the newest."""
 
 Receipt = str
 """Names one lease of one message: "<message id>/<token>". What `ack` takes besides a job."""
@@ -112,6 +141,52 @@ class MessageStatus:
     """Why it was returned or died last; of a leased one nothing is known any more."""
     tries: int = 0
     """How often it was delivered since its push or its last redrive; releases do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEvent:
+    """One thing that happened to a message."""
+
+    what: Happening
+    at_us: int | None
+    """When; None where the store does not keep that."""
+    attempt: int | None = None
+    """Which delivery it was, or ended."""
+    owner: str | None = None
+    """Who held the message."""
+    reason: str = ""
+    due_us: int | None = None
+    """Until when it had to wait from then on."""
+    ends_us: int | None = None
+    """Until when the lease was to last; None if the machine was started anew since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What happened to a message, and how it stands now."""
+
+    id: MessageId
+    state: TimelineState
+    message: Message | None = None
+    """As in a MessageStatus; of a settled one as it was delivered last. None if it is gone."""
+    body_bytes_total: int = 0
+    """How long its body is. A server sends no more than 8 MiB of it."""
+    due_us: int | None = None
+    owner: str | None = None
+    seconds_left: float | None = None
+    reason: str = ""
+    tries: int = 0
+    events: tuple[TimelineEvent, ...] = ()
+    """What happened, oldest first."""
+    is_whole: bool = False
+    """Whether that is all that ever happened to it."""
+    since_us: int | None = None
+    """If it is not, from when on it is, as far as is known."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more of the body than the message has."""
+        return self.message is not None and len(self.message.body) < self.body_bytes_total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +342,16 @@ class Queue(Protocol):
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None once it is settled, or if nothing is known of it.
 
-        In constant time, but for what is neither waiting nor leased: that is looked for among the
-        dead letters, one by one. Raises InvalidArgument if `message_id` is no id.
+        In constant time, but for what is neither waiting nor leased: that is searched for among
+        the dead letters. Raises InvalidArgument if `message_id` is no id.
+        """
+
+    def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what happened to one message, as far back as the store keeps that.
+
+        A directory keeps what happened lately, also of what is settled. Redis knows the push and
+        how the message stands. Takes nothing and holds nobody up, however much is in the queue.
+        Raises InvalidArgument if `message_id` is no id.
         """
 
     def browse(
@@ -285,7 +368,7 @@ class Queue(Protocol):
         delay; last the dead letters, oldest first. `after` goes on behind a message, whatever has
         become of it since; behind a dead letter that is none any more the dead letters start over.
         Costs what it returns and what is outstanding, however much has never been delivered; the
-        place behind a dead letter is found by going through them.
+        place behind a dead letter is searched for among them.
         """
 
     def count(self) -> Counts:

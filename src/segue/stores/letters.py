@@ -4,19 +4,30 @@ import math
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-from segue.delivery.message import DeadLetter
+from segue.delivery.message import DeadLetter, MessageId
 from segue.errors import InvalidArgument
 from segue.stores.contract import RedriveReport
+from segue.stores.portions import PORTION_BYTES_MAX
 
 BATCH: Final = 100
-"""How many dead letters are dealt with in one step."""
+"""How many dead letters are dealt with in one step; fewer if they are large."""
 RATE_STEP_SECONDS: Final = 0.1
 
 Where = Callable[[DeadLetter], bool]
+
+
+class LetterNote(NamedTuple):
+    """What is known of a dead letter but its message."""
+
+    number: int
+    id: MessageId
+    cause: str
+    reason: str
+    died_us: int
 
 
 class DeadLetters(ABC):
@@ -30,6 +41,26 @@ class DeadLetters(ABC):
     def behind(self, number: int) -> Iterator[DeadLetter]:
         """Yield those that are there now and died after the one with that number."""
 
+    def notes(self, number: int) -> Iterator[LetterNote]:
+        """Yield what is known of the same, without their messages."""
+        return map(note_of, self.behind(number))
+
+    def at(self, numbers: Iterable[int]) -> Iterator[DeadLetter]:
+        """Yield those with these numbers, which are in order, that are still there."""
+        for number in numbers:
+            found = next(self.behind(number - 1), None)
+            if found is not None and found.number == number:
+                yield found
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return the numbers of those that are there now, as runs: (start, stop), in order."""
+        return runs_of(letter.number for letter in self)
+
+    def newest(self) -> int:
+        """Return the highest number there is, or was; -1 if there never was one."""
+        runs = self.numbers()
+        return runs[-1][1] - 1 if runs else -1
+
     @abstractmethod
     def revive(self, letters: list[DeadLetter]) -> int:
         """Bring letters back in one step, those that are still there; return how many."""
@@ -42,12 +73,18 @@ class DeadLetters(ABC):
     def drop_all(self) -> int:
         """Drop every letter, also those that cannot be read; return how many."""
 
-    def chosen(self, where: Where | None, limit: int | None) -> Iterator[DeadLetter]:
-        """Yield those that `where` says yes to, up to `limit`."""
+    def chosen(
+        self,
+        where: Where | None,
+        limit: int | None,
+        among: Iterable[DeadLetter] | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Yield those that `where` says yes to, up to `limit`; `among` some of them, if given."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidArgument(f"limit must be a whole number: {limit!r}")
         most = None if limit is None else min(limit, sys.maxsize)
-        return islice((letter for letter in self if where is None or where(letter)), most)
+        letters = self if among is None else among
+        return islice((letter for letter in letters if where is None or where(letter)), most)
 
     def redrive(
         self, where: Where | None, limit: int | None, rate: float | None, *, dry_run: bool
@@ -62,7 +99,11 @@ class DeadLetters(ABC):
         return RedriveReport(matched=matched, redriven=redriven, dry_run=dry_run)
 
     def batches(
-        self, where: Where | None, limit: int | None, rate: float | None
+        self,
+        where: Where | None,
+        limit: int | None,
+        rate: float | None,
+        among: Iterable[DeadLetter] | None = None,
     ) -> Iterator[tuple[float, list[DeadLetter]]]:
         """Yield letters to be dealt with in one step, and how many seconds to wait before it."""
         given: object = rate
@@ -73,23 +114,58 @@ class DeadLetters(ABC):
         ):
             raise InvalidArgument(f"rate must be a positive number a second: {rate!r}")
         step = BATCH if rate is None else max(1, min(BATCH, int(rate * RATE_STEP_SECONDS)))
-        return _paced(self.chosen(where, limit), step, rate)
+        return _paced(in_batches(self.chosen(where, limit, among), step), rate)
 
-    def discard(self, where: Where | None, limit: int | None) -> int:
+    def discard(
+        self,
+        where: Where | None,
+        limit: int | None,
+        among: Iterable[DeadLetter] | None = None,
+    ) -> int:
         """Drop letters for good and return how many."""
-        if where is None and limit is None:
+        if where is None and limit is None and among is None:
             return self.drop_all()
-        letters = self.chosen(where, limit)
-        discarded = 0
-        while batch := list(islice(letters, BATCH)):
-            discarded += self.drop(batch)
-        return discarded
+        return sum(map(self.drop, in_batches(self.chosen(where, limit, among))))
+
+
+def note_of(letter: DeadLetter) -> LetterNote:
+    """Return what is known of a letter, without its message."""
+    return LetterNote(letter.number, letter.message.id, letter.cause, letter.reason, letter.died_us)
+
+
+def in_batches(letters: Iterable[DeadLetter], step: int = BATCH) -> Iterator[list[DeadLetter]]:
+    """Yield letters by the batch: as many as fit in one portion of memory, and one at least."""
+    batch: list[DeadLetter] = []
+    left_bytes = PORTION_BYTES_MAX
+    for letter in letters:
+        batch.append(letter)
+        left_bytes -= len(letter.message.body)
+        if len(batch) == step or left_bytes <= 0:
+            yield batch
+            batch, left_bytes = [], PORTION_BYTES_MAX
+    if batch:
+        yield batch
+
+
+def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return numbers that are in order as runs: (start, stop)."""
+    runs: list[tuple[int, int]] = []
+    start = stop = -1
+    for number in numbers:
+        if number != stop:
+            if start >= 0:
+                runs.append((start, stop))
+            start = number
+        stop = number + 1
+    if start >= 0:
+        runs.append((start, stop))
+    return runs
 
 
 def _paced(
-    letters: Iterator[DeadLetter], step: int, rate: float | None
+    batches: Iterator[list[DeadLetter]], rate: float | None
 ) -> Iterator[tuple[float, list[DeadLetter]]]:
     is_first = True
-    while batch := list(islice(letters, step)):
+    for batch in batches:
         yield 0.0 if rate is None or is_first else len(batch) / rate, batch
         is_first = False

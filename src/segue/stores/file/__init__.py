@@ -13,7 +13,10 @@
     history.py     what is still kept
     upkeep.py      giving space back
     inspection.py  looking at a queue, and state.py: in the words of its ancestors
+    segment_map.py which segments hold what; segment_pins.py: what keeps them
     browsing.py    how single messages stand, and page after page of them
+    chronicle.py   what happened to one message: traces.py finds it in the ledger, by columns where
+                   there is much, story.py tells it, letter_search.py finds letters by message
     ring*.py       the ring
     lock*.py       the lock
 

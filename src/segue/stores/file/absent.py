@@ -22,6 +22,7 @@ from segue.stores.contract import (
     Queue,
     QueueStats,
     Receipt,
+    Timeline,
 )
 from segue.stores.file.browsing import STATES
 from segue.stores.file.queue import FileQueue
@@ -174,6 +175,14 @@ class AbsentQueue(QueueBase):
         there = self._find()
         return None if there is None else there.look_up(message_id)
 
+    def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what happened to one message: nothing, while there is none."""
+        key_of(message_id)
+        there = self._find()
+        if there is None:
+            return Timeline(id=message_id, state="unknown")
+        return there.timeline(message_id)
+
     def browse(
         self,
         *,
@@ -241,6 +250,11 @@ class _NoLetters(DeadLetters):
         """Yield those that are there now and died after the one with that number."""
         there = self._find()
         return iter(()) if there is None else there.letters.behind(number)
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return the numbers of those that are there now, as runs: (start, stop), in order."""
+        there = self._find()
+        return [] if there is None else there.letters.numbers()
 
     def revive(self, letters: list[DeadLetter]) -> int:
         """Bring letters back in one step, those that are still there; return how many."""

@@ -1,6 +1,6 @@
 """Looking for messages one by one: how each of them stands, and page after page of them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final, get_args
 
 from segue.delivery.events import ASIDE
@@ -10,6 +10,7 @@ from segue.errors import InvalidArgument
 from segue.log.record import Record
 from segue.stores.contract import MessageState, MessageStatus
 from segue.stores.file.lanes import UNREADABLE
+from segue.stores.file.letter_search import letters_of
 from segue.stores.file.letters import FileDeadLetters
 from segue.stores.message_ids import key_of
 from segue.stores.portions import Page
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore
 
 STATES: Final = get_args(MessageState)
+FEW_MAX: Final = 10_000
+"""So many messages that came back are sorted rather than looked for."""
+SPREAD_MAX: Final = 4
+"""So many offsets for each message that is there are gone through rather than sorted."""
 
 
 class Browsing:
@@ -32,11 +37,24 @@ class Browsing:
         key = key_of(message_id)
         core = self._core
         with core.turn():
-            found = core.ledger.find(key)
-            if found is not None or self._is_fresh(key):
-                return self._status(key, found)
-        letter = next((each for each in self._letters if key_of(each.message.id) == key), None)
-        return None if letter is None else _status_of_dead(letter)
+            alive = self.alive(key)
+        if alive is not None:
+            return alive[1]
+        record = self.letter_of(key)
+        if record is None:
+            return None
+        letter = next(self._letters.behind(record.offset - 1), None)
+        is_there = letter is not None and letter.number == record.offset
+        return _status_of_dead(letter) if letter is not None and is_there else None
+
+    def letter_of(self, key: Key) -> Record | None:
+        """Return the dead letter that a message is, if it is one; searched for, not in a turn."""
+        lanes = self._core.lanes
+        for record in letters_of(lanes.dead.log, key) if lanes.has_dead else ():
+            with self._core.turn():
+                if record.offset in self._core.ledger.dead:
+                    return record
+        return None
 
     def page(
         self, state: MessageState | None, limit: int, after: MessageId | None
@@ -64,13 +82,17 @@ class Browsing:
         with self._core.turn():
             if self._core.ledger.find(key) is not None or self._is_fresh(key):
                 return None
-        letters = iter(self._letters)
-        for letter in letters:
-            if key_of(letter.message.id) == key:
-                return letters
-        return None
+        record = self.letter_of(key)
+        return None if record is None else self._letters.behind(record.offset)
 
     # In a turn -----------------------------------------------------------------------------
+
+    def alive(self, key: Key) -> tuple[MessageState, MessageStatus | None] | None:
+        """Return how a message stands, as far as it can be read; None if it is settled or dead."""
+        found = self._core.ledger.find(key)
+        if found is None and not self._is_fresh(key):
+            return None
+        return _state_of(found), self._status(key, found)
 
     def _is_fresh(self, key: Key) -> bool:
         core = self._core
@@ -92,6 +114,7 @@ class Browsing:
         """
         core = self._core
         ledger = core.ledger
+        few = self._few(state)
         for lane in [*ledger.order, ASIDE]:
             level = ledger.levels.get(lane)
             items = ledger.aside if level is None else level.items
@@ -100,11 +123,27 @@ class Browsing:
                 if lane < after.lane:
                     continue
                 first = after.offset + 1 if lane == after.lane else 0
-            for offset in sorted(offset for offset in items if offset >= first):
-                yield Key(lane, offset)
+            if few is not None:
+                yield from (key for key in few if key.lane == lane and key.offset >= first)
+            else:
+                stop = ledger.aside_next if level is None else level.cursor
+                yield from (Key(lane, offset) for offset in _in_order(items, first, stop))
             if level is not None and state in (None, "ready"):
                 for offset in range(max(first, level.cursor), core.end_of(lane)):
                     yield Key(lane, offset)
+
+    def _few(self, state: MessageState | None) -> list[Key] | None:
+        """Return what was touched and is in a state, in order, if that need not be looked for.
+
+        There may be millions of others: what is delayed for a year counts as touched.
+        """
+        ledger = self._core.ledger
+        if state == "leased":
+            grants = ledger.grants_by_deadline(ledger.grants)
+            return sorted(Key(each.lane, offset) for each in grants for offset in ledger.held(each))
+        if state == "ready" and ledger.ready <= FEW_MAX:
+            return sorted(Key(take.lane, take.first) for take in ledger.waiting(lambda _: 0))
+        return [] if state == "delayed" and not ledger.delayed else None
 
     def _status(self, key: Key, found: Grant | Rest | None) -> MessageStatus | None:
         """Return how a message stands that is not dead; None if it cannot be read."""
@@ -137,6 +176,17 @@ class Browsing:
             return self._core.record_of(key)
         except UNREADABLE:
             return None  # Whoever delivers next deals with it.
+
+
+def _in_order(items: Collection[int], first: int, stop: int) -> Iterator[int]:
+    """Yield the offsets from `first` on in their order, at the cost of those that are taken.
+
+    Unless they lie so far apart that it costs less to sort all of them.
+    """
+    start = first or min(items, default=stop)
+    if stop - start <= SPREAD_MAX * len(items):
+        return (offset for offset in range(start, stop) if offset in items)
+    return iter(sorted(offset for offset in items if offset >= first))
 
 
 def _state_of(found: Grant | Rest | None) -> MessageState:

@@ -160,9 +160,7 @@ class Inspection:
             if lane is None or lane.first_segment_end() is None:
                 continue
             delivered = lane.log._segment_of(Offset(level.cursor))
-            pinned_bytes += sum(
-                info.size_bytes for info in lane.log.segments() if info.id < delivered
-            )
+            pinned_bytes += lane.log.bytes_before(delivered)
         return pinned_bytes
 
     def state(self, key: str | None) -> dict[str, object]:

@@ -1,19 +1,20 @@
 """A queue's ledger on disk: turns to look, decide and write in, and the state that follows.
 
 Every process that uses a queue keeps its state in memory and, when its turn comes, first reads what
-others wrote. Now and then one of them writes the whole state down, a checkpoint, and the log before
-the checkpoint before it is deleted: so a damaged checkpoint costs nothing but time.
+others wrote. Now and then one of them writes the whole state down, a checkpoint. Reading begins at
+the checkpoint before the last one: so a damaged checkpoint costs nothing but time. What came before
+is kept for a while, for whoever asks what has happened, and then deleted.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from segue.delivery.events import CHECKPOINT, Booted, Ended, Event, decode, encode
 from segue.delivery.ledger import Ledger
-from segue.errors import OffsetTrimmed, SegueError
+from segue.errors import Damage, OffsetOutOfRange, OffsetTrimmed, RecordRemoved, SegueError
 from segue.log.cursor import Cursor
 from segue.log.disk import storage_errors
 from segue.log.layout import Offset
@@ -27,12 +28,19 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_EVENTS: Final = 16_384
 """A checkpoint is due after so many events, and after more than it will have itself."""
 CHECKPOINT_BATCH: Final = 1_000
+CHECKPOINTS_READ: Final = 2
+"""How many of the last checkpoints are read: one that is damaged costs nothing then."""
+LEDGER_KEPT_BYTES: Final = 32 * 1024 * 1024
+"""How much is kept that is older than what the state is read from."""
 FETCH_EVENTS: Final = 1_024
 EPOCH_START_US: Final = 1_767_225_600_000_000
 """The start of 2026."""
 EPOCH_CALENDAR_MAX: Final = (1 << 24) - (1 << 20)
 EPOCH_SHIFT: Final = 40
 """A token is the place of its lease in the ledger, below the number of the machine's starts."""
+
+_CHECKPOINT_BEGINS: Final = encode(Booted(0, 0))[1] | CHECKPOINT
+"""The attr of a checkpoint's first event, which no other event has."""
 
 
 class Journal:
@@ -53,6 +61,8 @@ class Journal:
         self._candidate_start = Offset(0)
         self._checkpoint = Offset(0)
         self._checkpoint_before = Offset(0)
+        self._has_checkpoint = False
+        """Whether what was read so far had a whole checkpoint in it."""
         self.checkpoint_due = CHECKPOINT_EVENTS
         """The next event after which the state is written down."""
         self.is_read = False
@@ -61,18 +71,20 @@ class Journal:
         """Whether the turn has written anything."""
         self.damaged = 0
         """How many events could not be read."""
+        self.sketches: dict[int, dict[int, tuple[int, int]]] = {}
+        """What segments of the ledger are about, for who looks for one message (traces.py)."""
 
     # Turns ---------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Apply what others wrote since our last turn, in a turn of ours."""
         end = self.writer.written
-        if not self.is_read:
+        if not self.is_read or self._is_left_behind(end):
             self._start_over()
         try:
             self._apply_up_to(end)
         except OffsetTrimmed:
-            # We were away for so long that a checkpoint took the place of what we missed.
+            # We were away for so long that what we missed was deleted.
             self._start_over()
             self._apply_up_to(end)
         self.applied = end
@@ -81,7 +93,7 @@ class Journal:
     def end(self) -> Callable[[], None] | None:
         """Let other processes in; return what is to be done when other threads may be, too."""
         # Never of a state that is not to be trusted: a checkpoint would make it everybody's.
-        if not self.wrote or not self.is_read or self.applied < self.checkpoint_due:
+        if not self.wrote or not self._may_write_down or self.applied < self.checkpoint_due:
             self.writer.end(wrote=self.wrote)
             return None
         try:
@@ -96,11 +108,32 @@ class Journal:
             self.writer.end(wrote=True)
         return self._trim if is_written else None
 
+    @property
+    def _may_write_down(self) -> bool:
+        """Whether all that is known of the state is in it; the next turn looks for what is not."""
+        ledger = self.ledger
+        return self.is_read and not (ledger.has_aside and ledger.aside_missing.count)
+
     def _trim(self) -> None:
         try:
-            self.log.trim(self._checkpoint_before)
+            self._trim_log()
         except SegueError as error:
             logger.warning("ledger not trimmed path=%s reason=%s", self.log.path, error)
+
+    def _trim_log(self) -> None:
+        needed = self._checkpoint_before
+        older = [
+            (info.first_offset, info.size_bytes)
+            for info in self.log.segments()
+            if info.first_offset is not None and info.first_offset < needed
+        ]
+        kept_from, kept_bytes = needed, 0
+        for first_offset, size_bytes in reversed(older):
+            kept_bytes += size_bytes
+            if kept_bytes > LEDGER_KEPT_BYTES:
+                self.log.trim(kept_from)
+                return
+            kept_from = first_offset
 
     def write(self, event: Event) -> None:
         """Append an event and take it in. Nothing has happened if this raises a SegueError."""
@@ -145,17 +178,53 @@ class Journal:
         self._cursor = None
         self.ledger = Ledger()
         self._candidate = None
+        self._has_checkpoint = False
         self.damaged = 0
 
+    def _is_left_behind(self, end: Offset) -> bool:
+        """Tell whether starting over is less to read than all that we missed."""
+        missed = end - self.applied
+        return missed > CHECKPOINTS_READ * CHECKPOINT_EVENTS and next(self._starts()) > self.applied
+
+    def _starts(self) -> Iterator[Offset]:
+        """Yield where reading may begin: the checkpoint before the last one, then earlier ones.
+
+        At last the oldest event there is. Whether a checkpoint is whole only reading it tells, so
+        each is twice as many back as the one before: however many are not, little is read twice.
+        """
+        first = self.log.first_offset
+        begun, wanted = 0, CHECKPOINTS_READ
+        for start in self.log._horizon.starts():
+            if start <= first:
+                break
+            if self._begins_checkpoint(start):
+                begun += 1
+                if begun == wanted:
+                    yield start
+                    wanted *= 2
+        yield first
+
+    def _begins_checkpoint(self, start: Offset) -> bool:
+        try:
+            return self.log.read(start).attr == _CHECKPOINT_BEGINS
+        except (Damage, OffsetOutOfRange, RecordRemoved):
+            return False
+
     def _apply_up_to(self, end: Offset) -> None:
-        cursor = self._cursor
-        if cursor is None:
-            start = self.log.first_offset
+        if self._cursor is not None:
+            self._cursor.offset = self.applied
+            self._read_on(self._cursor, end)
+            return
+        for start in self._starts():
+            self._start_over()
             self._checkpoint = self._checkpoint_before = start
             self.checkpoint_due = start + CHECKPOINT_EVENTS
-            cursor = self._cursor = Cursor(self.log._horizon, start, on_damage="skip", pin=False)
-        else:
-            cursor.offset = self.applied
+            self._cursor = Cursor(self.log._horizon, start, on_damage="skip", pin=False)
+            self._read_on(self._cursor, end)
+            if self._has_checkpoint:
+                return
+
+    def _read_on(self, cursor: Cursor, end: Offset) -> None:
         skipped = cursor.skipped
         while records := cursor.fetch(FETCH_EVENTS, end):
             for record in records:
@@ -188,6 +257,7 @@ class Journal:
 
     def _remember_checkpoint(self, start: Offset) -> None:
         self._checkpoint_before, self._checkpoint = self._checkpoint, start
+        self._has_checkpoint = True
         self.checkpoint_due = start + CHECKPOINT_EVENTS
 
     # Checkpoints ---------------------------------------------------------------------------

@@ -20,8 +20,10 @@ from segue.stores.contract import (
     Outcome,
     QueueStats,
     Receipt,
+    Timeline,
 )
 from segue.stores.file.browsing import Browsing
+from segue.stores.file.chronicle import Chronicle
 from segue.stores.file.core import QueueCore
 from segue.stores.file.history import History
 from segue.stores.file.inspection import Inspection
@@ -45,6 +47,7 @@ class FileQueue(QueueBase):
         self._letters = FileDeadLetters(core)
         self._inspection = Inspection(core)
         self._browsing = Browsing(core, self._letters)
+        self._chronicle = Chronicle(core, self._browsing)
         self._history = History(core, self._pusher)
 
     # Rules ---------------------------------------------------------------------------------
@@ -269,6 +272,10 @@ class FileQueue(QueueBase):
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None if it is settled or unknown."""
         return self._browsing.look_up(message_id)
+
+    def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what happened to one message, as far back as the ledger goes."""
+        return self._chronicle.timeline(message_id)
 
     def browse(
         self,

@@ -17,6 +17,7 @@ from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, Unsupp
 from segue.log import Log
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
+from segue.log.outlines import Outlines
 from segue.stores.contract import Queue, Ring, RingMode
 from segue.stores.file.claims import locked
 from segue.stores.file.core import QueueCore, QueueRemoved
@@ -60,6 +61,8 @@ class FileStore:
         self._open_locks = OpenLocks(None if place.exclusive else OPEN_MAX)
         self._topics: WeakValueDictionary[str, TopicCore] = WeakValueDictionary()
         self._open_topics: set[TopicCore] = set()
+        self.outlines = Outlines(place.disk)
+        """What is remembered of logs for whoever only looks at them."""
         self._closed = False
         _check_directory(place, create=create)
 
@@ -250,6 +253,7 @@ class FileStore:
                 closing.callback(lock.close)
             for topic in list(self._topics.values()):
                 closing.callback(topic.close)
+            closing.callback(self.outlines.close)
 
     def __enter__(self) -> Self:
         return self

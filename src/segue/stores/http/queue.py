@@ -36,6 +36,7 @@ from segue.stores.contract import (
     Outcome,
     QueueStats,
     Receipt,
+    Timeline,
 )
 from segue.stores.http.calls import LONG_SECONDS, Calls, path_of, renewing_seconds
 from segue.stores.http.letters import HttpDeadLetters, HttpHistory
@@ -64,6 +65,7 @@ from segue.stores.http.wire.queues import (
     TakeLeases,
 )
 from segue.stores.http.wire.rules import ConfigureQueue, QueueRulesJson
+from segue.stores.http.wire.timeline import BODY_BYTES_MAX, TimelineJson
 from segue.stores.job import Job
 from segue.stores.message_ids import key_of, lease_of
 from segue.stores.queue_base import QueueBase
@@ -300,6 +302,13 @@ class HttpQueue(QueueBase):
         key_of(message_id)
         found = self.calls.get_or_none(f"{self._path}/messages{path_of(message_id)}", StatusJson)
         return None if found is None else found.status()
+
+    def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what happened to one message, as far back as the store keeps that."""
+        key_of(message_id)
+        path = f"{self._path}/messages{path_of(message_id)}/timeline"
+        query = {"body_bytes": BODY_BYTES_MAX}
+        return self.calls.get(path, TimelineJson, query=query).timeline()
 
     def browse(
         self,

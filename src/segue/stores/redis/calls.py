@@ -20,7 +20,7 @@ from typing import Final, NoReturn, cast
 import redis
 from redis import exceptions
 
-from segue.clock import Clock, Ticks, system_ticks
+from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import (
     ConnectionsBusy,
     NotReplicated,
@@ -120,6 +120,11 @@ class Calls:
     def ticks(self) -> int:
         """Return ticks here, for what is judged without asking the server."""
         return self._ticks() if self._ticks is not None else system_ticks()
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is, as far as we know; the server goes by its own."""
+        return self._clock or system_clock
 
     def _now(self) -> str:
         """Return the time for functions: none, so that they take the server's, but in tests."""

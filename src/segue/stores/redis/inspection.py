@@ -15,6 +15,7 @@ from segue.stores.redis.items import (
     HELD_BACK,
     LEASED,
     READY,
+    Standing,
     key_from_wire,
     letter_of,
     message_of,
@@ -130,13 +131,20 @@ class Inspection:
 
     def look_up(self, name: MessageId) -> MessageStatus | None:
         """Return how one message stands. Raises InvalidArgument."""
-        key = key_of(name)
+        found = self.found(key_of(name))
+        if isinstance(found, DeadLetter):
+            return _status_of_dead(found)
+        return None if found is None else found[0]
+
+    def found(self, key: Key) -> tuple[MessageStatus, Standing | None] | DeadLetter | None:
+        """Return how a message stands, and what is noted of it if it was touched."""
         alive, letter = cast(
             "tuple[list[object], list[bytes]]", self._look("look_up", wire_id(*key))
         )
         if alive:
-            return next(_statuses(alive))
-        return _status_of_dead(letter_of(key, letter[1])) if letter else None
+            packed = cast("bytes", alive[2])
+            return next(_statuses(alive)), standing_of(packed) if packed else None
+        return letter_of(key, letter[1]) if letter else None
 
     def page(
         self, state: MessageState | None, limit: int, after: MessageId | None

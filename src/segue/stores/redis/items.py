@@ -63,6 +63,10 @@ class Standing:
     since: int
     priority: int
     not_before_us: int
+    cause: int
+    """Why it waits, as in delivery/events.py."""
+    is_started: bool
+    """Whether it was delivered since its push or its last redrive."""
     text: str
     """Who holds it, or why it came back."""
 
@@ -154,8 +158,8 @@ def message_of(key: Key, item: bytes, *, priority: int, attempt: int) -> Message
 def standing_of(packed: bytes) -> Standing:
     """Return how a message stands. Raises Damage."""
     try:
-        kind, _, token, attempt, since, priority, not_before_us, _, _, size = _STATE.unpack_from(
-            packed
+        kind, started, token, attempt, since, priority, not_before_us, cause, _, size = (
+            _STATE.unpack_from(packed)
         )
     except struct.error:
         raise Damage(f"a state of {len(packed)} bytes has no head") from None
@@ -167,6 +171,8 @@ def standing_of(packed: bytes) -> Standing:
         since=since,
         priority=priority,
         not_before_us=not_before_us,
+        cause=cause,
+        is_started=bool(started),
         text=text.decode(errors="replace"),
     )
 

@@ -28,6 +28,7 @@ from segue.stores.contract import (
     Outcome,
     QueueStats,
     Receipt,
+    Timeline,
 )
 from segue.stores.job import Job
 from segue.stores.message_ids import message_id
@@ -44,6 +45,8 @@ from segue.stores.redis.items import (
 from segue.stores.redis.letters import RedisDeadLetters
 from segue.stores.redis.libraries import library
 from segue.stores.redis.pushing import Pusher
+from segue.stores.redis.tables import QueueTable
+from segue.stores.redis.timelines import Timelines
 from segue.stores.redis.waiting import Patience, seconds_of
 
 if TYPE_CHECKING:
@@ -82,8 +85,9 @@ class RedisQueue(QueueBase):
         self._chance = random.Random()
         self._removals = store.removals.get(name, 0)
         self._pusher = Pusher(store, name, self._base, self.change)
-        self._letters = RedisDeadLetters(self.look, self.change)
+        self._letters = RedisDeadLetters(self.look, self.change, QueueTable(store, name))
         self._inspection = Inspection(name, self.look, self._letters, self._scan)
+        self._timelines = Timelines(self._inspection, self.look, store.calls.clock)
         self._history = History(
             self._inspection,
             self.look,
@@ -376,6 +380,10 @@ class RedisQueue(QueueBase):
     def look_up(self, message_id: MessageId) -> MessageStatus | None:
         """Return how one message stands; None if it is settled or unknown."""
         return self._inspection.look_up(message_id)
+
+    def timeline(self, message_id: MessageId) -> Timeline:
+        """Return what is known to have happened to one message: its push, and how it stands."""
+        return self._timelines.timeline(message_id)
 
     def browse(
         self,

@@ -100,7 +100,7 @@ class TopicCore:
         self._version_seen = seen
         if before is not None and self._manifest is not None:
             self._follow_rules(before.rules, self._manifest.rules)
-        if self._manifest is None and self._partitions_on_disk():
+        if self._manifest is None and self.partitions_on_disk():
             raise CorruptManifest(
                 path=self.path / FILENAME,
                 reason="it is missing; 'segue topic create' with the number of partitions makes it",
@@ -116,7 +116,8 @@ class TopicCore:
                     segment_age_us=microseconds_from(after.segment_seconds, name="segment_seconds"),
                 )
 
-    def _partitions_on_disk(self) -> int:
+    def partitions_on_disk(self) -> int:
+        """Return how many partitions there must be, by the directories there are."""
         with storage_errors(f"listing {self.path}"):
             found = map(_PARTITION.fullmatch, self.place.disk.names(self.path))
         return max((int(match[1]) + 1 for match in found if match), default=0)
@@ -164,9 +165,9 @@ class TopicCore:
             manifest = read_manifest(self.path, self.place.disk)
             if manifest is not None:
                 return manifest
-            if partitions < self._partitions_on_disk():
+            if partitions < self.partitions_on_disk():
                 raise InvalidArgument(
-                    f"there are {self._partitions_on_disk()} partitions of {self.name} on disk"
+                    f"there are {self.partitions_on_disk()} partitions of {self.name} on disk"
                 )
             manifest = Manifest(
                 partitions=partitions,

@@ -141,6 +141,21 @@ class GroupCore:
         """Tell whether a member's process has ended."""
         return not is_claimed(self.member_path(member), self._disk)
 
+    def members(self) -> tuple[int, list[MemberInfo]]:
+        """Return the generation, and who is in the group. Opens no log."""
+        state = self.look()
+        self.drop_dead(state, [name for name in state.members if self.is_gone(name)])
+        now_us = self.topic.place.ticks()
+        return state.generation, [
+            MemberInfo(
+                member=name,
+                owner=member.owner,
+                partitions=sorted(state.held_by(name)),
+                seconds_left=(member.deadline_us - now_us) / 1_000_000,
+            )
+            for name, member in state.members.items()
+        ]
+
     def sweep(self, state: GroupState) -> None:
         """Remove what was left by processes that died before they were members."""
         with storage_errors(f"listing {self.path}"):
@@ -197,23 +212,8 @@ class FileGroup:
 
     def info(self) -> GroupInfo:
         """Return who is in the group, and how far it is behind."""
-        state = self._core.look()
-        self._core.drop_dead(state, [name for name in state.members if self._core.is_gone(name)])
-        now_us = self._topic.place.ticks()
-        return GroupInfo(
-            name=self.name,
-            generation=state.generation,
-            members=[
-                MemberInfo(
-                    member=name,
-                    owner=member.owner,
-                    partitions=sorted(state.held_by(name)),
-                    seconds_left=(member.deadline_us - now_us) / 1_000_000,
-                )
-                for name, member in state.members.items()
-            ],
-            lag=self.lag(),
-        )
+        generation, members = self._core.members()
+        return GroupInfo(name=self.name, generation=generation, members=members, lag=self.lag())
 
     def lag(self) -> list[Lag]:
         """Return how far the group is behind, by what it committed."""

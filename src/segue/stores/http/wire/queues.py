@@ -129,6 +129,8 @@ class Letters(Wire):
     """Only those that died of this."""
     reason: str | None = None
     """Only those whose reason has this in it."""
+    pattern: str | None = None
+    """Only those whose reason is of this pattern, as the groups tell it."""
     limit: int | None = None
 
 
@@ -344,6 +346,8 @@ class LetterPage(Answer):
     """Dead letters, oldest first."""
 
     letters: list[LetterJson]
+    next: Count | None = None
+    """The `after` of the next page; None at the end."""
 
 
 class Redriven(Answer):

@@ -91,6 +91,75 @@ class Tasks(Answer):
     """Tasks: those that are not finished first, then the finished, the latest first."""
 
     tasks: list[TaskJson]
+    next: str | None = None
+    """What to say as `after` for the next page; null at the end. A page may be empty before."""
+    behind: int = 0
+    """How many events are still to be taken in: what they say is not among these tasks yet."""
+
+
+class StateCounts(Answer):
+    """How many tasks are in which state."""
+
+    pending: int
+    scheduled: int
+    processing: int
+    retrying: int
+    completed: int
+    dead_letter: int
+    cancelled: int
+
+
+class TaskCountsJson(Answer):
+    """How many tasks of one name are in which state, as far as events say it."""
+
+    task: str
+    states: dict[TaskState, int]
+    """Those with any."""
+
+
+class Counted(Answer):
+    """How many tasks there are."""
+
+    states: StateCounts
+    tasks: list[TaskCountsJson]
+    """Those with most first, at most a hundred."""
+    behind: int
+    """How many events are still to be taken in."""
+    more_queues: int
+    """How many queues nobody has looked at yet: their waiting tasks are not among these."""
+
+
+class TaskEventJson(Answer):
+    """Something that happened to a task."""
+
+    at_us: int
+    happened: Literal[
+        "processing",
+        "completed",
+        "retrying",
+        "dead_letter",
+        "cancelled",
+        "pending",
+        "progress",
+        "lost",
+    ]
+    """A state that began; progress; or that what was said last did not count."""
+    attempt: int
+    worker: str
+    error: str
+    traceback: str
+    due_us: int | None
+    """When it was to be tried again."""
+    progress: Raw = msgspec.Raw(b"null")
+
+
+class TaskEvents(Answer):
+    """What happened to a task, in its order."""
+
+    events: list[TaskEventJson]
+    """Of many the first 16 and the last 48; of progress only the last."""
+    is_whole: bool
+    """Whether none is missing, but for progress."""
 
 
 class Cancelled(Answer):

@@ -70,6 +70,16 @@ class MemberJson(Answer):
     partitions: list[int]
     seconds_left: float
 
+    @classmethod
+    def of(cls, info: MemberInfo) -> "MemberJson":
+        """Return it as it is sent."""
+        return cls(
+            member=info.member,
+            owner=info.owner,
+            partitions=list(info.partitions),
+            seconds_left=info.seconds_left,
+        )
+
 
 class GroupJson(Answer):
     """A group at one moment."""
@@ -85,15 +95,7 @@ class GroupJson(Answer):
         return cls(
             name=info.name,
             generation=info.generation,
-            members=[
-                MemberJson(
-                    member=each.member,
-                    owner=each.owner,
-                    partitions=list(each.partitions),
-                    seconds_left=each.seconds_left,
-                )
-                for each in info.members
-            ],
+            members=[MemberJson.of(each) for each in info.members],
             lag=[LagJson.of(each) for each in info.lag],
         )
 
