@@ -2,30 +2,29 @@
 
 import os
 import signal
-import sqlite3
 from pathlib import Path
 
 from segue.clock import system_clock
 from segue.tasks import index
-from segue.tasks.events import TaskEvent
+from segue.tasks.index_rows import Row
 from tests.crash.channel import Channel
 from tests.crash.task_apps import Tasks
 
 READY = "ready"
 
 
-def catch_up_and_die(_: Channel, root: Path, batch_events: int, events: int) -> None:
-    """Be killed after so many events, in the middle of a transaction or at the end of one."""
-    original = index._apply
-    left = [events]
+def catch_up_and_die(_: Channel, root: Path, batch_events: int, records: int) -> None:
+    """Be killed after so many records, in the middle of a transaction or at the end of one."""
+    original = index._values
+    left = [records]
 
-    def apply(database: sqlite3.Connection, event: TaskEvent) -> None:
+    def values(row: Row) -> tuple[object, ...]:
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
-        original(database, event)
+        return original(row)
 
-    vars(index).update({"_apply": apply, "BATCH_EVENTS": batch_events})
+    vars(index).update({"_values": values, "BATCH_EVENTS": batch_events})
     Tasks(root).app.desk.index.catch_up()
     os.kill(os.getpid(), signal.SIGKILL)
 

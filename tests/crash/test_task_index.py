@@ -70,16 +70,16 @@ def assert_as_rebuilt(tasks: Tasks) -> None:
         rebuilt.close()
 
 
-@pytest.mark.parametrize("events", [0, 1, BATCH_EVENTS - 1, BATCH_EVENTS, 200, EVENTS - 1, EVENTS])
+@pytest.mark.parametrize("records", [0, 1, BATCH_EVENTS - 1, BATCH_EVENTS, 200, EVENTS])
 def test_an_index_killed_as_it_catches_up_goes_on_where_it_was(
-    scratch: Path, tasks: Tasks, forks: ForkServer, events: int
+    scratch: Path, tasks: Tasks, forks: ForkServer, records: int
 ) -> None:
     """Each event counts once: what was taken in and how far that is are one transaction."""
     seed = new_seed()
     with naming_seed(seed):
         tasks.app.log.append(some_events(random.Random(seed), EVENTS))
         for _ in range(2):
-            with forks.start(catch_up_and_die, scratch, BATCH_EVENTS, events) as child:
+            with forks.start(catch_up_and_die, scratch, BATCH_EVENTS, records) as child:
                 assert child.join() == KILLED
 
         assert_as_rebuilt(tasks)

@@ -5,22 +5,29 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from segue.stores.contract import Store
 from segue.stores.opening import open as open_store
-from segue.tasks import App, State, TaskRecord
+from segue.tasks import App, State, TaskRecord, index_pages
+from segue.tasks import index as index_module
 from segue.tasks.events import NOTHING, EventLog, Happening, TaskEvent
-from segue.tasks.index import FORGET_EVERY_US, SCHEMA, TaskIndex
+from segue.tasks.index import FORGET_EVERY_US, TaskIndex
+from segue.tasks.index_pages import Key, Wanted
+from segue.tasks.index_rows import EVENTS_KEPT_FIRST, EVENTS_KEPT_LAST
+from segue.tasks.index_tables import SCHEMA
 from segue.testing import ManualClock
 from segue.testing.clock import START_US
-from tests.contract.task_support import manual_app, work
+from tests.contract.task_support import eventually, manual_app, work
 
 SECOND = 1_000_000
+RAW = msgspec.Raw(b"0.5")
 
 
 @pytest.fixture
@@ -51,6 +58,7 @@ def path(scratch: Path) -> Path:
 
 @pytest.fixture
 def index(log: EventLog, path: Path, clock: ManualClock) -> Iterator[TaskIndex]:
+    """The index, which takes in all events before it answers."""
     index = TaskIndex(log, path, clock)
     yield index
     index.close()
@@ -80,6 +88,11 @@ def event(
         expires_us=expires_us,
         result=msgspec.Raw(result) if result else NOTHING,
     )
+
+
+def recounted(index: TaskIndex) -> dict[tuple[str, str, State], int]:
+    """Return what the counters should say, by going through all records."""
+    return dict(Counter((each.queue, each.task, each.state) for each in index.find(limit=10_000)))
 
 
 def get(index: TaskIndex, number: int) -> TaskRecord:
@@ -203,7 +216,7 @@ def test_what_is_no_event_is_passed_over(log: EventLog, index: TaskIndex) -> Non
         log.topic.append(nonsense, key="default/2-9")
     log.append([event(1)])
 
-    assert [record.message_id for record in index.find()] == ["2-0", "2-1"]
+    assert [record.message_id for record in index.find()] == ["2-1", "2-0"]
 
 
 def test_a_record_is_forgotten_when_its_time_is_over(
@@ -222,7 +235,347 @@ def test_a_record_is_forgotten_when_its_time_is_over(
     assert [record.message_id for record in index.find()] == ["2-1"]
 
 
+def test_numbers_that_no_column_holds_are_no_event(log: EventLog, index: TaskIndex) -> None:
+    """One of them would stop the index for good."""
+    for number in (1 << 70, -(1 << 70), (1 << 63) - 1):
+        log.topic.append(b'{"id": "default/2-9", "happened": "completed", "at_us": %d}' % number)
+    log.append([event(0)])
+
+    assert [record.message_id for record in index.find()] == ["2-0"]
+
+
+# Counters ----------------------------------------------------------------------------------
+
+
+def test_counters_say_what_a_recount_would(
+    log: EventLog, index: TaskIndex, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each batch, whatever happened to which task and whatever was forgotten."""
+    monkeypatch.setattr(index_module, "BATCH_EVENTS", 7)
+    monkeypatch.setattr(index_module, "FORGET_ROWS_MAX", 3)
+    chance = random.Random(11)
+    happenings = get_args(Happening)
+    for _ in range(30):
+        log.append(
+            [
+                event(
+                    chance.randrange(20),
+                    chance.choice(happenings),
+                    queue=chance.choice(("default", "mail")),
+                    task=chance.choice(("job", "other")),
+                    attempt=chance.randint(1, 3),
+                    expires_us=clock() + chance.randrange(1, 300) * SECOND,
+                )
+                for _ in range(chance.randrange(25))
+            ]
+        )
+        clock.advance(seconds=61)
+
+        assert index.counts_by_queue() == recounted(index)
+    assert index.counts_by_queue()
+    clock.advance(seconds=1_000)
+    assert index.counts_by_queue() == {}
+
+
+# Pages -------------------------------------------------------------------------------------
+
+FILTERS = [
+    Wanted(),
+    Wanted(states=(State.COMPLETED,)),
+    Wanted(states=(State.COMPLETED, State.CANCELLED)),
+    Wanted(task="mail"),
+    Wanted(states=(State.CANCELLED,), task="mail"),
+    Wanted(queues=frozenset({"default"})),
+    Wanted(queues=frozenset({"default", "other"}), task="mail"),
+    Wanted(queues=frozenset()),
+    Wanted(error="BUSY"),
+    Wanted(states=(State.RETRYING,), error="busy", task="job", queues=frozenset({"other"})),
+    Wanted(since_us=START_US + 5, until_us=START_US + 12),
+    Wanted(states=(State.COMPLETED,), until_us=START_US + 12),
+]
+
+
+def fill(log: EventLog, count: int) -> None:
+    """Append events of all kinds, several at the same time."""
+    chance = random.Random(5)
+    log.append(
+        [
+            event(
+                number,
+                chance.choice(("completed", "cancelled", "retrying")),
+                queue=chance.choice(("default", "other", "third")),
+                task=chance.choice(("job", "mail")),
+                at_us=number // 7,
+                error=chance.choice(("", "OSError: busy", "ValueError: no")),
+            )
+            for number in range(count)
+        ]
+    )
+
+
+def fits(wanted: Wanted, record: TaskRecord) -> bool:
+    return (
+        (not wanted.states or record.state in wanted.states)
+        and wanted.task in (None, record.task)
+        and (wanted.queues is None or record.queue in wanted.queues)
+        and (wanted.error is None or wanted.error.lower() in record.error.lower())
+        and (wanted.since_us is None or record.updated_us >= wanted.since_us)
+        and (wanted.until_us is None or record.updated_us < wanted.until_us)
+    )
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+@pytest.mark.parametrize("limit", [1, 3, 1_000])
+def test_pages_together_are_the_whole_list(
+    log: EventLog,
+    index: TaskIndex,
+    wanted: Wanted,
+    limit: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each record once, the latest first, by whatever order of the database they are found."""
+    fill(log, 100)
+    monkeypatch.setattr(index_pages, "QUEUES_MERGED_MAX", 1)
+    everything = index.find(limit=1_000)
+    expected = sorted(
+        (each for each in everything if fits(wanted, each)),
+        key=lambda each: (each.updated_us, each.id),
+        reverse=True,
+    )
+    found: list[TaskRecord] = []
+    behind: Key | None = None
+    for _ in range(200):
+        page, behind = index.page(wanted, behind=behind, limit=limit)
+        assert len(page) <= limit
+        found += page
+        if behind is None:
+            break
+
+    assert len(everything) == 100
+    assert found == expected
+
+
+def test_a_page_looks_at_so_many_records_and_goes_on_with_the_next(
+    log: EventLog, index: TaskIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is rare takes more pages, and none of them takes longer."""
+    log.append([event(number, at_us=number, error="OSError: busy") for number in range(95)])
+    log.append([event(1_000, at_us=-1, error="ValueError: rare")])
+    monkeypatch.setattr(index_pages, "ROWS_LOOKED_MAX", 10)
+    pages: list[list[TaskRecord]] = []
+    behind: Key | None = None
+    while behind is not None or not pages:
+        page, behind = index.page(Wanted(error="rare"), behind=behind, limit=5)
+        pages.append(page)
+
+    assert [len(page) for page in pages] == [0] * 9 + [1]
+
+
+def test_a_page_looks_no_further_after_its_deadline(log: EventLog, index: TaskIndex) -> None:
+    """It says where to go on."""
+    log.append([event(number, error="OSError: busy") for number in range(2_000)])
+    page, behind = index.page(Wanted(error="rare"), limit=500, deadline=0.0)
+
+    assert page == []
+    assert behind is not None
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+def test_every_page_is_found_by_an_index_of_the_database(
+    log: EventLog, index: TaskIndex, wanted: Wanted
+) -> None:
+    """Nothing is sorted, and no table gone through: a million records cost as much as a hundred."""
+    fill(log, 100)
+    index.catch_up()
+    database = index._database
+    assert database is not None
+    asked: list[str] = []
+    database.set_trace_callback(asked.append)
+    index.page(wanted, behind=(START_US + 12, "x"), limit=10)
+    database.set_trace_callback(None)
+    questions = [question for question in asked if " FROM tasks " in question]
+
+    assert questions or wanted.queues == frozenset()
+    for question in questions:
+        plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {question}")]
+        assert all(step.startswith("SEARCH tasks USING") for step in plan), (question, plan)
+        assert " id IN (" not in question or "PRIMARY KEY" in plan[0], (question, plan)
+
+
+# The events of a task ----------------------------------------------------------------------
+
+
+def happened_to(log: EventLog, index: TaskIndex, number: int) -> tuple[list[str], bool]:
+    offsets, is_whole = index.offsets_of(f"default/2-{number}")
+    return [each.happened for each in log.at(offsets)], is_whole
+
+
+def test_the_events_of_a_task_are_found_again(log: EventLog, index: TaskIndex) -> None:
+    """In their order: also those that changed nothing; of progress the last."""
+    log.append([event(0, "processing"), event(1), event(0, "progress")])
+    log.append([event(0, "progress"), event(0, "retrying"), event(0, "lost", worker="other")])
+    log.append([event(0, attempt=2), event(0, "dead_letter", attempt=1)])
+
+    assert happened_to(log, index, 0) == (
+        ["processing", "progress", "retrying", "lost", "completed", "dead_letter"],
+        True,
+    )
+    assert index.offsets_of("default/2-0")[0] == [0, 3, 4, 5, 6, 7]
+    assert happened_to(log, index, 1) == (["completed"], True)
+    assert happened_to(log, index, 2) == ([], True)
+
+
+def test_of_many_events_the_first_and_the_last_are_found(log: EventLog, index: TaskIndex) -> None:
+    """A task that is tried for ever takes no more room than others."""
+    log.append([event(0, "retrying", attempt=number) for number in range(200)])
+    offsets, is_whole = index.offsets_of("default/2-0")
+
+    assert offsets == [*range(EVENTS_KEPT_FIRST), *range(200 - EVENTS_KEPT_LAST, 200)]
+    assert not is_whole
+
+
+def test_events_of_a_queue_that_was_removed_are_not_those_of_its_successor(
+    log: EventLog, index: TaskIndex
+) -> None:
+    """Ids come again; the time of the push tells them apart."""
+    old = msgspec.structs.replace(event(0, result=b"1"), pushed_us=START_US, progress=RAW)
+    new = msgspec.structs.replace(event(0, "processing"), pushed_us=START_US + 1)
+    log.append([old])
+    index.catch_up()
+    log.append([new])
+
+    assert happened_to(log, index, 0) == (["processing"], True)
+    assert get(index, 0).progress is None
+
+
+def test_events_are_forgotten_with_the_record(
+    log: EventLog, index: TaskIndex, clock: ManualClock
+) -> None:
+    """Nobody is told of a task whose time is over."""
+    log.append([event(0, expires_us=clock() + SECOND)])
+    before = happened_to(log, index, 0)
+    clock.advance(seconds=2 * FORGET_EVERY_US / SECOND)
+
+    assert before == (["completed"], True)
+    assert happened_to(log, index, 0) == ([], True)
+
+
+# Patience ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(
+    log: EventLog, path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TaskIndex]:
+    """An index that answers at once, however much there is to take in."""
+    monkeypatch.setattr(index_module, "BATCH_EVENTS_IMPATIENT", 10)
+    index = TaskIndex(log, path, clock, patience_seconds=0.0)
+    yield index
+    index.close()
+
+
+def test_whoever_is_in_a_hurry_is_told_how_much_is_missing(
+    log: EventLog, hasty: TaskIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer is as of the events so far."""
+    monkeypatch.setattr(hasty, "_have_followed", lambda: None)
+    log.append([event(number) for number in range(35)])
+    found = [(len(hasty.find(limit=100)), hasty.behind) for _ in range(3)]
+
+    assert found == [(10, 25), (20, 15), (30, 5)]
+
+
+def test_a_thread_goes_on_with_what_is_left(log: EventLog, hasty: TaskIndex) -> None:
+    """Nobody has to ask again for that, and it ends when all is done."""
+    log.append([event(number) for number in range(1_000)])
+    first = hasty.get("default/2-999")
+    left = hasty.catch_up(60)
+
+    assert first is None
+    assert left == 0
+    assert len(hasty.find(limit=2_000)) == 1_000
+    assert eventually(lambda: hasty._follower is None)
+
+
+@pytest.mark.parametrize("patience_seconds", [None, 60.0])
+def test_nobody_waits_for_events_that_come_meanwhile(
+    log: EventLog,
+    path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    patience_seconds: float | None,
+) -> None:
+    """An answer is as of when it was asked for: workers may never be done."""
+    index = TaskIndex(log, path, clock, patience_seconds=patience_seconds)
+    take_in = index._take_in
+    calls: list[int] = []
+
+    def and_more(database: sqlite3.Connection, end: int) -> None:
+        take_in(database, end)
+        calls.append(end)
+        assert len(calls) < 100
+        log.append([event(len(calls))])
+
+    monkeypatch.setattr(index, "_take_in", and_more)
+    log.append([event(0)])
+
+    assert len(index.find()) == 1
+    assert (calls, index.behind) == ([1], 0)
+    index.close()
+
+
+def test_closing_does_not_wait_until_all_is_taken_in(
+    log: EventLog, hasty: TaskIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is taken in when it is asked for again."""
+    log.append([event(number) for number in range(500)])
+    with monkeypatch.context() as patched:
+        patched.setattr(index_module, "PAUSE_SECONDS", 3_600.0)
+        hasty.get("default/2-0")
+        hasty.close()
+    threads = {thread.name for thread in threading.enumerate()}
+
+    assert "segue-task-index" not in threads
+    assert hasty.behind == 490
+    assert hasty.catch_up(60) == 0
+
+
+def test_whoever_is_in_a_hurry_does_not_wait_for_another_process(
+    log: EventLog, hasty: TaskIndex, path: Path
+) -> None:
+    """Which takes in the same events; meanwhile the answer is as of those before."""
+    log.append([event(0)])
+    hasty.catch_up(60)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    log.append([event(1)])
+    during = len(hasty.find()), hasty.behind
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert during == (1, 1)
+    assert hasty.catch_up(60) == 0
+    assert len(hasty.find()) == 2
+
+
 # The file ----------------------------------------------------------------------------------
+
+
+def test_looking_at_a_store_without_tasks_makes_no_index(
+    store: Store, path: Path, clock: ManualClock
+) -> None:
+    """It is made with the first event."""
+    log = EventLog(store)
+    index = TaskIndex(log, path, clock)
+    found = index.find(), index.counts()
+    is_there = path.parent.exists()
+    log.append([event(0)])
+
+    assert found == ([], {})
+    assert not is_there
+    assert len(index.find()) == 1
+    assert path.exists()
+    index.close()
 
 
 def test_the_index_is_made_anew_when_it_was_deleted(
@@ -283,7 +636,7 @@ def test_the_index_is_made_anew_when_it_is_damaged(
     after.close()
 
 
-@pytest.mark.parametrize("table", ["tasks", "tasks_by_state", "tasks_by_time"])
+@pytest.mark.parametrize("table", ["tasks", "tasks_by_state", "tasks_by_queue"])
 def test_the_index_is_made_anew_when_one_of_its_pages_is_damaged(
     log: EventLog, index: TaskIndex, path: Path, clock: ManualClock, table: str
 ) -> None:
@@ -304,12 +657,14 @@ def test_the_index_is_made_anew_when_one_of_its_pages_is_damaged(
 
     assert after.find(limit=500) == before
     assert after.find(states=[State.COMPLETED], limit=500) == before
+    assert after.find(queue="default", limit=500) == before
     assert after.get("default/2-7") is not None
     after.close()
 
 
+@pytest.mark.parametrize("version", [1, SCHEMA + 1])
 def test_the_index_of_another_version_is_made_anew(
-    log: EventLog, index: TaskIndex, path: Path, clock: ManualClock
+    log: EventLog, index: TaskIndex, path: Path, clock: ManualClock, version: int
 ) -> None:
     """Newer or older: the events are the same."""
     log.append([event(0)])
@@ -317,12 +672,14 @@ def test_the_index_of_another_version_is_made_anew(
     index.close()
     database = sqlite3.connect(path)
     database.execute("DROP TABLE tasks")
-    database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    database.execute("DROP TABLE counts")
+    database.execute(f"PRAGMA user_version = {version}")
     database.commit()
     database.close()
     after = TaskIndex(log, path, clock)
 
     assert len(after.find()) == 1
+    assert after.counts() == {("job", State.COMPLETED): 1}
     after.close()
 
 

@@ -7,8 +7,11 @@ envelope.py    what the message of a task says
 rules.py       how a task behaves, and what that asks of its queue; shapes.py has it by queue
 states.py      the life of a task as a table
 events.py      what happened to tasks: the log; topics.py reads it
-index.py       records of tasks, derived from the log
+index.py       records of tasks, derived from the log; its tables, rows and pages are beside it
 desk.py        questions about tasks, and acts on them
+standing.py    how a task stands whose message is there; walk.py goes through queues for them
+tally.py       how many tasks there are
+obituaries.py  finding one dead letter among many
 results.py     the handle of a queued task; threads.py has short calls made for async code
 cancelling.py  requests to cancel
 schedule.py    when a schedule is due; scheduling.py has it fire once

@@ -7,12 +7,13 @@ topic `segue.tasks`, durable before the message is settled.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from segue.delivery.topic_record import Event
 from segue.delivery.topic_rules import TopicRules
+from segue.errors import Damage, OffsetOutOfRange, RecordRemoved, TopicNotFound
 from segue.stores.contract import Store
 from segue.stores.topic_contract import Topic
 from segue.tasks.topics import end_of, records_between
@@ -32,25 +33,28 @@ Happening = Literal[
 """A state that begins; or progress within one; or that what was said last did not count, because
 the lease was lost by then."""
 
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+"""What fits in a column of the index, also with a week added to it: anybody may append."""
+
 
 class TaskEvent(msgspec.Struct, omit_defaults=True, frozen=True):
     """Something that happened to a task. Times are microseconds since 1970."""
 
     id: str
     happened: Happening
-    at_us: int
+    at_us: Number
     task: str = ""
-    attempt: int = 0
-    pushed_us: int = 0
-    started_us: int = 0
+    attempt: Number = 0
+    pushed_us: Number = 0
+    started_us: Number = 0
     worker: str = ""
     error: str = ""
     traceback: str = ""
     result: msgspec.Raw = NOTHING
     progress: msgspec.Raw = NOTHING
-    due_us: int = 0
+    due_us: Number = 0
     """When it is tried again."""
-    expires_us: int = 0
+    expires_us: Number = 0
     """When its record may be forgotten."""
     args: msgspec.Raw = NOTHING
     schedule: str = ""
@@ -96,12 +100,30 @@ class EventLog:
         """Return the offset the next event gets."""
         return end_of(self.topic)
 
+    def earliest(self) -> int:
+        """Return the offset of the oldest event that is left, or of the next if there is none."""
+        try:
+            return self.topic.offsets("earliest")[0]
+        except (TopicNotFound, KeyError):
+            return 0
+
     def read(self, start: int, stop: int | None = None) -> Iterator[tuple[int, TaskEvent]]:
         """Yield events from `start` on with their offsets; passes over what retention took."""
         for record in records_between(self.topic, start, self.end() if stop is None else stop):
             event = read_event(record.value)
             if event is not None:
                 yield record.offset, event
+
+    def at(self, offsets: Iterable[int]) -> Iterator[TaskEvent]:
+        """Yield the events at these offsets, but those that retention took."""
+        for offset in offsets:
+            try:
+                # With a stop: without one a thousand would be read to have one.
+                records = self.topic.records({0: offset}, stop={0: offset + 1}, max_records=1)
+                events = [read_event(record.value) for record in records]
+            except (OffsetOutOfRange, RecordRemoved, TopicNotFound, Damage):
+                continue
+            yield from (event for event in events if event is not None)
 
 
 _ENCODER: Final = msgspec.json.Encoder()

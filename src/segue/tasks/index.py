@@ -4,85 +4,100 @@ An SQLite database derived from the events, and from nothing else: whoever asks 
 events that have come since. It may be deleted at any time; it is then made anew.
 """
 
+import logging
+import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
+
+import msgspec
 
 from segue.clock import Clock
-from segue.errors import StorageError
-from segue.tasks.events import KEEP_SECONDS_DEFAULT, EventLog, TaskEvent
+from segue.errors import SegueError, StorageError
+from segue.tasks.events import EventLog, TaskEvent
+from segue.tasks.index_pages import Key, Wanted, page_of, records_of, rows_with
+from segue.tasks.index_rows import COLUMNS, EVENTS_KEPT, Batch, Counted, Row, offsets_in
+from segue.tasks.index_tables import add_counts, require_tables, transaction
 from segue.tasks.records import TaskRecord
 from segue.tasks.states import State
 
-SCHEMA: Final = 1
+logger = logging.getLogger(__name__)
+
 BATCH_EVENTS: Final = 5_000
+BATCH_EVENTS_IMPATIENT: Final = 1_000
+"""How many events are taken in at once; the latter with a patience, so that nobody waits long."""
+BATCH_BYTES_MAX: Final = 16 << 20
+"""About how large these are together."""
 BUSY_SECONDS: Final = 30.0
+BUSY_SECONDS_IMPATIENT: Final = 0.02
+"""How long is waited for another process that takes in events; the latter with a patience."""
+PAUSE_SECONDS: Final = 0.001
+"""Between two batches, so that whoever waits for an answer comes in between."""
+LOOK_SECONDS: Final = 0.02
+"""How often whoever waits for the thread that goes on looks how far it is."""
 FORGET_EVERY_US: Final = 60_000_000
+FORGET_ROWS_MAX: Final = 2_000
+"""How many records are forgotten at once."""
 LIMIT_MAX: Final = 100_000
 
-_TABLES: Final = """
-CREATE TABLE tasks (
-    id TEXT PRIMARY KEY, task TEXT NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL,
-    pushed_us INTEGER NOT NULL, started_us INTEGER NOT NULL, finished_us INTEGER NOT NULL,
-    updated_us INTEGER NOT NULL, due_us INTEGER NOT NULL, worker TEXT NOT NULL,
-    error TEXT NOT NULL, traceback TEXT NOT NULL, result BLOB, progress BLOB, args BLOB,
-    schedule TEXT NOT NULL, expires_us INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX tasks_by_state ON tasks (state, updated_us);
-CREATE INDEX tasks_by_name ON tasks (task, updated_us);
-CREATE INDEX tasks_by_time ON tasks (updated_us);
-CREATE INDEX tasks_by_expiry ON tasks (expires_us);
-CREATE TABLE place (next_offset INTEGER NOT NULL, forgotten_us INTEGER NOT NULL);
-INSERT INTO place VALUES (0, 0);
-"""
-_COLUMNS: Final = (
-    "id, task, state, attempt, pushed_us, started_us, finished_us, updated_us, due_us, worker, "
-    "error, traceback, result, progress, args, schedule"
+_WRITE: Final = (
+    f"INSERT OR REPLACE INTO tasks ({','.join(COLUMNS)}) VALUES ({','.join('?' * len(COLUMNS))})"
 )
-# What an earlier attempt says late does not count: its lease was lost.
-_NOTE: Final = f"""
-INSERT INTO tasks ({_COLUMNS}, expires_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
-ON CONFLICT (id) DO UPDATE SET
-    task = excluded.task, state = excluded.state, attempt = excluded.attempt,
-    pushed_us = CASE excluded.pushed_us WHEN 0 THEN pushed_us ELSE excluded.pushed_us END,
-    started_us = excluded.started_us, finished_us = excluded.finished_us,
-    updated_us = excluded.updated_us, due_us = excluded.due_us, worker = excluded.worker,
-    error = excluded.error, traceback = excluded.traceback, result = excluded.result,
-    progress = coalesce(excluded.progress, progress), args = coalesce(excluded.args, args),
-    schedule = excluded.schedule, expires_us = excluded.expires_us
-WHERE excluded.attempt >= attempt OR excluded.pushed_us > pushed_us
-"""
-_PROGRESS: Final = "UPDATE tasks SET progress = ?, updated_us = ? WHERE id = ? AND attempt <= ?"
-_LOST: Final = (
-    "UPDATE tasks SET state = 'retrying', result = NULL, finished_us = 0, updated_us = ? "
-    "WHERE id = ? AND attempt = ? AND worker = ?"
-)
-_KEEP_US: Final = round(KEEP_SECONDS_DEFAULT * 1_000_000)
-"""How long what says nothing about it is kept."""
-_FINISHED: Final = frozenset({"completed", "dead_letter", "cancelled"})
+_OVER: Final = "SELECT id, queue, task, state FROM tasks WHERE expires_us <= ? LIMIT ?"
+
+T = TypeVar("T")
 
 
 class TaskIndex:
     """Answers questions about tasks. Safe from any thread; processes may share the file."""
 
-    def __init__(self, log: EventLog, path: Path | None, clock: Clock) -> None:
-        """Use the database at `path`; without one, or where it cannot be, one in memory."""
+    def __init__(
+        self,
+        log: EventLog,
+        path: Path | None,
+        clock: Clock,
+        *,
+        patience_seconds: float | None = None,
+    ) -> None:
+        """Use the database at `path`; without one, or where it cannot be, one in memory.
+
+        Whoever asks waits until all events are taken in. With a patience no longer than that: the
+        answer is then as of the events so far, `behind` says how many are left, and a thread goes
+        on with these.
+        """
         self._log = log
         self._path = path
         self._clock = clock
+        self._patience_seconds = patience_seconds
         self._lock = threading.RLock()
         self._database: sqlite3.Connection | None = None
+        self._is_makeshift = False
+        """Whether it is in memory only for as long as there are no events."""
+        self._follower: threading.Thread | None = None
+        self._is_closed = threading.Event()
+        self.behind = 0
+        """How many events were still to be taken in when it was asked last."""
 
     # Answers -------------------------------------------------------------------------------
 
     def get(self, task_id: str) -> TaskRecord | None:
         """Return what the events say of a task, None if there are none or no longer any."""
-        found = self._select("WHERE id = ? AND expires_us > ?", (task_id, self._clock()))
-        return found[0] if found else None
+        return self.get_many([task_id]).get(task_id)
+
+    def get_many(self, ids: Sequence[str]) -> dict[str, TaskRecord]:
+        """Return what the events say of these tasks, by id, as far as there are any."""
+
+        def read(database: sqlite3.Connection) -> dict[str, TaskRecord]:
+            found = records_of(database, ids, "+expires_us > ?", (self._clock(),))
+            return {record.id: record for record in found}
+
+        return self._ask(read)
 
     def find(
         self,
@@ -96,107 +111,245 @@ class TaskIndex:
         limit: int = 100,
         skip: int = 0,
     ) -> list[TaskRecord]:
-        """Return the tasks that fit, those that changed last first."""
-        wheres, values = _conditions(states, task, queue, error, since_us, until_us)
-        tail = f"WHERE {wheres} AND expires_us > ? ORDER BY updated_us DESC, id LIMIT ? OFFSET ?"
-        return self._select(tail, (*values, self._clock(), min(limit, LIMIT_MAX), skip))
+        """Return the tasks that fit, those that changed last first, however long that takes."""
+        wanted = Wanted(
+            states=tuple(states),
+            task=task,
+            queues=None if queue is None else frozenset({queue}),
+            error=error,
+            since_us=since_us,
+            until_us=until_us,
+        )
+        most = min(limit + skip, LIMIT_MAX)
+        found: list[TaskRecord] = []
+        behind: Key | None = None
+        while len(found) < most:
+            page, behind = self.page(wanted, behind=behind, limit=most - len(found))
+            found += page
+            if behind is None:
+                break
+        return found[skip:]
+
+    def page(
+        self,
+        wanted: Wanted,
+        *,
+        behind: Key | None = None,
+        limit: int,
+        deadline: float = math.inf,
+    ) -> tuple[list[TaskRecord], Key | None]:
+        """Return some of the tasks that fit, those that changed last first.
+
+        And the key to go on behind, None at the end. It may be fewer than `limit`, or none, and
+        not the end: only so many records are looked at, and none after `deadline`, a time of the
+        monotonic clock.
+        """
+        return self._ask(
+            lambda database: page_of(
+                database,
+                wanted,
+                now_us=self._clock(),
+                behind=behind,
+                limit=limit,
+                deadline=deadline,
+            )
+        )
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Return how many tasks of each name are in each state, as far as events say it."""
-        rows = self._ask(
-            "SELECT task, state, count(*) FROM tasks WHERE expires_us > ? GROUP BY task, state",
-            (self._clock(),),
-        )
-        return {(str(task), State(state)): int(str(count)) for task, state, count in rows}
+        found: Counter[tuple[str, State]] = Counter()
+        for (_, task, state), count in self.counts_by_queue().items():
+            found[task, state] += count
+        return dict(found)
 
-    def _select(self, tail: str, values: Sequence[object]) -> list[TaskRecord]:
-        return [_record(row) for row in self._ask(f"SELECT {_COLUMNS} FROM tasks {tail}", values)]
+    def counts_by_queue(self) -> dict[tuple[str, str, State], int]:
+        """Return how many tasks of each queue and name are in each state.
 
-    def _ask(self, question: str, values: Sequence[object]) -> list[tuple[object, ...]]:
-        """Return the rows of an answer, with all events taken in."""
-        with self._lock:
+        At the cost of how many that are, not of how many tasks there are. A record whose time is
+        over counts until it is forgotten, which is within a minute.
+        """
+        question = "SELECT queue, task, state, count FROM counts WHERE count > 0"
+        rows = self._ask(lambda database: database.execute(question).fetchall())
+        return {(queue, task, State(state)): count for queue, task, state, count in rows}
+
+    def queues(self) -> list[str]:
+        """Return the queues whose tasks are known."""
+        question = "SELECT DISTINCT queue FROM counts WHERE count > 0 ORDER BY queue"
+        return self._ask(lambda database: [queue for (queue,) in database.execute(question)])
+
+    def offsets_of(self, task_id: str) -> tuple[list[int], bool]:
+        """Return where the events of a task are, and whether that are all but for progress.
+
+        Of a task with many of them, the first ones and the last ones; of its progress the last.
+        """
+
+        question = "SELECT events, progressed, pushed_us >= since_us FROM tasks, place WHERE id = ?"
+        rows = self._ask(lambda database: database.execute(question, (task_id,)).fetchall())
+        for events, progressed, is_since in cast("list[tuple[str, int, int]]", rows):
+            offsets = offsets_in(events)
+            progress = [progressed] if progressed >= 0 else []
+            return sorted(offsets + progress), len(offsets) < EVENTS_KEPT and bool(is_since)
+        return [], True
+
+    def _ask(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `step` finds, with the events taken in."""
+        for _ in range(2):
             try:
-                return self._caught_up().execute(question, values).fetchall()
+                database = self._caught_up()
+                with self._lock:
+                    if self._database is database:
+                        return step(database)
             except sqlite3.DatabaseError as error:
                 # Damaged, or of another version: it holds nothing that the events do not.
                 self._drop(error)
-            try:
-                return self._caught_up().execute(question, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                raise StorageError(f"the index of tasks cannot be made anew: {error}") from error
+        try:
+            with self._lock:
+                return step(self._caught_up())
+        except sqlite3.DatabaseError as error:
+            raise StorageError(f"the index of tasks cannot be made anew: {error}") from error
 
     # Following the events ------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """Take in the events that have come since."""
-        self._ask("SELECT 1", ())
+    def catch_up(self, patience_seconds: float | None = None) -> int:
+        """Take in the events that have come since; return how many are left after so long."""
+        end = self._log.end()
+        deadline = time.monotonic() + (patience_seconds or 0)
+        while True:
+            left = self._ask(lambda database: self._left(database, end))
+            if not left or time.monotonic() >= deadline:
+                return left
+            time.sleep(LOOK_SECONDS)
 
     def _caught_up(self) -> sqlite3.Connection:
-        database = self._opened()
-        self._follow(database)
+        """Take in the events that are there now: those that come meanwhile may never end."""
+        end = self._log.end()
+        patience = self._patience_seconds
+        deadline = math.inf if patience is None else time.monotonic() + patience
+        while True:
+            with self._lock:
+                database = self._opened()
+                is_all = self._advance(database, end)
+            if is_all:
+                return database
+            if self._follower or time.monotonic() >= deadline:
+                break
+            time.sleep(PAUSE_SECONDS)
+        self._have_followed()
         return database
 
-    def _follow(self, database: sqlite3.Connection) -> None:
-        end = self._log.end()
-        start = database.execute("SELECT next_offset FROM place").fetchone()[0]
-        if start > end:
+    def _left(self, database: sqlite3.Connection, end: int) -> int:
+        """Return how many events before `end` are still to be taken in."""
+        start: int = database.execute("SELECT next_offset FROM place").fetchone()[0]
+        if start > end and start > self._log.end():
             raise sqlite3.DatabaseError("made from other events than there are")
-        while start < end:
-            start = self._take_in(database, end)
-        self._forget(database)
+        return max(0, end - start)
 
-    def _take_in(self, database: sqlite3.Connection, end: int) -> int:
-        with _transaction(database):
+    def _advance(self, database: sqlite3.Connection, end: int) -> bool:
+        """Take in some events before `end`, or forget some records; tell whether that was all."""
+        self.behind = self._left(database, end)
+        is_others = self._follower not in (None, threading.current_thread())
+        if is_others and self.behind > BATCH_EVENTS_IMPATIENT:
+            return False  # Whoever goes on with it is at it.
+        try:
+            if self.behind:
+                self._take_in(database, end)
+                self.behind = self._left(database, end)
+            return not self.behind and self._forget(database)
+        except sqlite3.OperationalError as error:
+            if self._patience_seconds is None or "locked" not in str(error):
+                raise
+            return False  # Another process takes them in.
+
+    def _take_in(self, database: sqlite3.Connection, end: int) -> None:
+        with transaction(database):
             # Again, now that nobody else writes: another process may have taken them in.
             start: int = database.execute("SELECT next_offset FROM place").fetchone()[0]
             if start >= end:
-                return start
-            following = start
-            for offset, event in islice(self._log.read(start, end), BATCH_EVENTS):
-                _apply(database, event)
-                following = offset + 1
-            if following == start:
-                following = end  # Nothing of it can be read any more.
+                return
+            most = BATCH_EVENTS if self._patience_seconds is None else BATCH_EVENTS_IMPATIENT
+            events = list(_some(self._log.read(start, end), most))
+            batch = Batch(_rows(database, {event.id for _, event in events}))
+            for offset, event in events:
+                batch.take_in(offset, event)
+            database.executemany(_WRITE, map(_values, batch.rows()))
+            add_counts(database, batch.counts())
+            # Without any, nothing of it can be read any more.
+            following = events[-1][0] + 1 if events else end
             database.execute("UPDATE place SET next_offset = ?", (following,))
-            return following
+            if self._log.earliest() > start:
+                since_us = events[0][1].at_us if events else self._clock()
+                database.execute("UPDATE place SET since_us = ?", (since_us,))
 
-    def _forget(self, database: sqlite3.Connection) -> None:
+    def _forget(self, database: sqlite3.Connection) -> bool:
+        """Forget some records whose time is over, now and then; tell whether that was all."""
         now_us = self._clock()
         forgotten_us = database.execute("SELECT forgotten_us FROM place").fetchone()[0]
         if 0 <= now_us - forgotten_us < FORGET_EVERY_US:
-            return
-        with _transaction(database):
-            database.execute("DELETE FROM tasks WHERE expires_us <= ?", (now_us,))
+            return True
+        with transaction(database):
+            over = database.execute(_OVER, (now_us, FORGET_ROWS_MAX)).fetchall()
+            database.executemany("DELETE FROM tasks WHERE id = ?", ((row[0],) for row in over))
+            gone = Counter[Counted](row[1:] for row in over)
+            add_counts(database, {counted: -count for counted, count in gone.items()})
+            if len(over) == FORGET_ROWS_MAX:
+                return False
+            database.execute("DELETE FROM counts WHERE count <= 0")
             database.execute("UPDATE place SET forgotten_us = ?", (now_us,))
+            return True
+
+    def _have_followed(self) -> None:
+        """Have a thread go on with what is left."""
+        with self._lock:
+            if self._follower is None:
+                self._is_closed.clear()
+                self._follower = threading.Thread(
+                    target=self._go_on, name="segue-task-index", daemon=True
+                )
+                self._follower.start()
+
+    def _go_on(self) -> None:
+        try:
+            while not self._is_closed.wait(PAUSE_SECONDS):
+                with self._lock:
+                    if self._advance(self._opened(), self._log.end()):
+                        return
+        except (SegueError, sqlite3.Error) as error:
+            # Whoever asks next meets it again, and deals with it.
+            logger.warning("events not taken in path=%s reason=%s", self._path, error)
+        finally:
+            with self._lock:
+                self._follower = None
 
     # The database --------------------------------------------------------------------------
 
     def _opened(self) -> sqlite3.Connection:
+        if self._is_makeshift and self._log.end():
+            self._let_go()
         if self._database is None:
-            self._database = self._connect()
-            if self._database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-                with _transaction(self._database) as database:
-                    if database.execute("PRAGMA user_version").fetchone()[0] == 0:
-                        for statement in _TABLES.split(";"):
-                            database.execute(statement)
-                        database.execute(f"PRAGMA user_version = {SCHEMA}")
-                if self._database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-                    raise sqlite3.DatabaseError("of another version")
+            database = self._connect()
+            try:
+                require_tables(database)
+                if self._patience_seconds is not None:
+                    milliseconds = round(BUSY_SECONDS_IMPATIENT * 1000)
+                    database.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            except BaseException:
+                database.close()
+                raise
+            self._database = database
         return self._database
 
     def _connect(self) -> sqlite3.Connection:
         name = ":memory:"
-        if self._path is not None:
+        # Looking at a store without tasks makes nothing in it.
+        self._is_makeshift = self._path is not None and not (self._log.end() or self._path.exists())
+        if self._path is not None and not self._is_makeshift:
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._path.touch()
                 name = str(self._path)
-        database = sqlite3.connect(
+        return sqlite3.connect(
             name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = OFF")  # The events are what must be durable.
-        return database
 
     def _drop(self, error: sqlite3.DatabaseError) -> None:
         """Have it made anew. Raises StorageError if it is not the index that is wrong."""
@@ -205,94 +358,43 @@ class TaskIndex:
             word in words for word in ("locked", "full", "readonly", "unable to open")
         ):
             raise StorageError(f"the index of tasks cannot be used: {error}") from error
-        self.close()
-        if self._path is not None:
-            for suffix in ("", "-wal", "-shm"):
-                with suppress(OSError):
-                    self._path.with_name(self._path.name + suffix).unlink()
+        with self._lock:
+            self._let_go()
+            if self._path is not None:
+                for suffix in ("", "-wal", "-shm"):
+                    with suppress(OSError):
+                        self._path.with_name(self._path.name + suffix).unlink()
 
     def close(self) -> None:
         """Let go of the database."""
+        self._is_closed.set()
+        follower = self._follower
+        if follower is not None:
+            follower.join()
         with self._lock:
-            database, self._database = self._database, None
-            if database is not None:
-                database.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        database, self._database = self._database, None
+        self._is_makeshift = False
+        if database is not None:
+            database.close()
 
 
-@contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield database
-    except BaseException:
-        with suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
+def _some(events: Iterator[tuple[int, TaskEvent]], most: int) -> Iterator[tuple[int, TaskEvent]]:
+    """Yield what is taken in at once: one event at least."""
+    left_bytes = BATCH_BYTES_MAX
+    for offset, event in islice(events, most):
+        yield offset, event
+        left_bytes -= len(event.traceback) + len(bytes(event.result))
+        if left_bytes <= 0:
+            return
 
 
-def _apply(database: sqlite3.Connection, event: TaskEvent) -> None:
-    if event.happened == "progress":
-        database.execute(_PROGRESS, (bytes(event.progress), event.at_us, event.id, event.attempt))
-        return
-    if event.happened == "lost":
-        database.execute(_LOST, (event.at_us, event.id, event.attempt, event.worker))
-        return
-    database.execute(
-        _NOTE,
-        (
-            event.id,
-            event.task,
-            event.happened,
-            event.attempt,
-            event.pushed_us,
-            event.started_us,
-            event.at_us if event.happened in _FINISHED else 0,
-            event.at_us,
-            event.due_us,
-            event.worker,
-            event.error,
-            event.traceback,
-            bytes(event.result) or None,
-            bytes(event.progress) or None,
-            bytes(event.args) or None,
-            event.schedule,
-            event.expires_us or event.at_us + _KEEP_US,
-        ),
-    )
+def _rows(database: sqlite3.Connection, ids: set[str]) -> Iterator[Row]:
+    for row in rows_with(database, ",".join(COLUMNS), sorted(ids)):
+        yield Row(*row)  # type: ignore[arg-type]
 
 
-def _conditions(
-    states: Sequence[State],
-    task: str | None,
-    queue: str | None,
-    error: str | None,
-    since_us: int | None,
-    until_us: int | None,
-) -> tuple[str, list[object]]:
-    wheres: list[str] = []
-    values: list[object] = []
-    if states:
-        wheres.append(f"state IN ({','.join('?' * len(states))})")
-        values.extend(state.value for state in states)
-    for condition, value in (
-        ("task = ?", task),
-        ("updated_us >= ?", since_us),
-        ("updated_us < ?", until_us),
-    ):
-        if value is not None:
-            wheres.append(condition)
-            values.append(value)
-    if queue is not None:
-        wheres.append("id >= ? AND id < ?")
-        values += [f"{queue}/", f"{queue}0"]  # "0" is what comes after "/".
-    if error is not None:
-        wheres.append("instr(lower(error), lower(?)) > 0")
-        values.append(error)
-    return " AND ".join(wheres) or "1", values
-
-
-def _record(row: tuple[object, ...]) -> TaskRecord:
-    names = _COLUMNS.split(", ")
-    values = dict(zip(names, row, strict=True))
-    return TaskRecord(**{**values, "state": State(values["state"])})  # type: ignore[arg-type]
+def _values(row: Row) -> tuple[object, ...]:
+    return msgspec.structs.astuple(row)
