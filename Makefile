@@ -9,8 +9,12 @@ LOCK_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BROWSER := $(VENV)/.browser
 PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+
+# The tests start thousands of Python processes: without bytecode each would compile all of Segue.
+unexport PYTHONDONTWRITEBYTECODE
 
 # One worker more than there are cores: tests wait for processes and sockets half of their time.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
@@ -30,9 +34,12 @@ $(PYTEST) -n 2 --dist loadgroup $(call leave_out,$(filter-out tests/spark/,$(wil
 case $$others,$$spark in 0,0|0,5|5,0) ;; *) exit 1 ;; esac
 endef
 
+# The tests of the dashboard use the browser whose path this file holds, or SEGUE_BROWSER.
+USED_BROWSER := $(if $(SEGUE_BROWSER),,$(BROWSER))
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format generate bench torture lock clean FORCE
+.PHONY: help demo test lint format generate screenshots bench torture lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -40,7 +47,7 @@ help: ## List the targets
 demo: $(STAMP) ## Show what Segue does, in one short run
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP) ## Run the tests on all cores (PYTEST_ARGS="-k lease" narrows them)
+test: $(STAMP) $(USED_BROWSER) ## Run the tests on all cores (PYTEST_ARGS="-k lease" narrows them)
 	@$(call run_tests)
 
 lint: $(STAMP) ## Check style, formatting and types; changes nothing
@@ -55,11 +62,14 @@ format: $(STAMP) ## Format the code and apply the safe lint fixes
 generate: $(STAMP) ## Write what is generated: segue.aio, from the contract
 	$(BIN)/python -m tools.generate_aio
 
+screenshots: $(STAMP) $(USED_BROWSER) ## Photograph the dashboard: docs/images, and all screens in build/screenshots
+	$(BIN)/python -m tools.screenshots
+
 bench: $(STAMP) ## Run the benchmarks (BENCH_ARGS are passed on)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 # Tests read SEGUE_TORTURE and do many times more of the same; no single one may be cut short.
-torture: $(STAMP) ## Run the tests far longer and harder, without time limits
+torture: $(STAMP) $(USED_BROWSER) ## Run the tests far longer and harder, without time limits
 	@export SEGUE_TORTURE=1; $(call run_tests,-o timeout=0)
 
 # Needs the virtual environment but not the installed lock: the lock may be what is broken.
@@ -77,7 +87,7 @@ clean: ## Remove everything the other targets made, .venv included
 # The stamp holds the directory it was made in. A copied checkout brings along a .venv that still
 # points at the old sources, and an interrupted install leaves half of one: both are made anew.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
-$(STAMP) $(BIN)/python: FORCE
+$(STAMP) $(BIN)/python $(BROWSER): FORCE
 endif
 
 $(BIN)/python:
@@ -98,3 +108,12 @@ $(STAMP): pyproject.toml requirements.lock setup.py src/segue/log/_hot.c | $(BIN
 			$(PIP) install --require-hashes -r requirements.lock; }
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@printf '%s' '$(CURDIR)' > $@
+
+# Found, or fetched once. It is looked for again when it is gone, and at each run while there is
+# none: what can be tested without one is tested all the same (tests/browser/browser_support.py).
+ifneq ($(shell test -x "$$(cat $(BROWSER) 2>/dev/null)" && echo found),found)
+$(BROWSER): FORCE
+endif
+
+$(BROWSER): | $(STAMP)
+	@$(BIN)/python -m tools.browser $(VENV)/browser > $@.new && mv $@.new $@ || rm -f $@.new $@

@@ -1,4 +1,4 @@
-"""A real `segue serve` for pages that tell of one, wherever they say `localhost:8000`."""
+"""A real `segue serve`, or `segue dash`, for pages that tell of one and of its usual address."""
 
 import re
 import shlex
@@ -10,9 +10,9 @@ from typing import Final
 from tests.integration.cli_support import PATIENCE_SECONDS
 
 ENVIRONMENT: Final = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-SERVE: Final = "segue serve "
-_USUAL: Final = re.compile(r"\b(localhost|127\.0\.0\.1):8000\b")
-_SERVED: Final = re.compile(r"serving .* at http://127\.0\.0\.1:(\d+)\n")
+SERVERS: Final = ("segue serve ", "segue dash ")
+_USUAL: Final = re.compile(r"\b(localhost|127\.0\.0\.1):80[01]0\b")
+_BEGUN: Final = re.compile(r"(?:serving|showing) .* at http://127\.0\.0\.1:(\d+)(?:/dash/)?\n")
 
 
 class PageServer:
@@ -29,7 +29,7 @@ class PageServer:
         if _USUAL.search(text) is None:
             return text
         if self._process is None:
-            self.start(f"{SERVE}.served")
+            self.start(f"{SERVERS[0]}.served")
         return _USUAL.sub(f"127.0.0.1:{self._port}", text)
 
     def start(self, line: str) -> str:
@@ -40,7 +40,7 @@ class PageServer:
         self.end()
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [*shlex.split(line), "--port", "0"],
+                [*shlex.split(line, comments=True), "--port", "0"],
                 cwd=self._directory,
                 env=ENVIRONMENT,
                 executable=str(Path(sys.executable).with_name("segue")),
@@ -51,7 +51,7 @@ class PageServer:
             )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
-        found = _SERVED.fullmatch(said)
+        found = _BEGUN.fullmatch(said)
         assert found is not None, (line, said, self._errors.read_text())
         self._port = found[1]
         return said

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.docs_server import ENVIRONMENT, SERVE, PageServer
+from tests.integration.docs_server import ENVIRONMENT, SERVERS, PageServer
 from tests.redis_server import LOOPBACK, shared_server
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def _empty_server() -> Iterator[None]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PageServer]:
-    """What a page means by `localhost:8000`."""
+    """What a page means by `localhost:8000`, or `8010`."""
     server = PageServer(tmp_path)
     yield server
     server.end()
@@ -101,7 +101,7 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, server: P
     for command in [each for text in blocks(page, "console") for each in commands(text)]:
         if command.line.startswith("make "):
             continue
-        if command.line.startswith(SERVE):
+        if command.line.startswith(SERVERS):
             said = server.start(command.line)
             assert said == server.for_real(command.prints), command.line
             continue

@@ -31,13 +31,13 @@ PIPE_BYTES_MIN: Final = 16_000
 
 STUCK: Final = """
 import sys, time
-import segue.cli.serve, segue.server.serving
+import segue.cli.serving, segue.server.serving
 from segue.server.sessions import Sessions
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.topics.topic import FileTopic
 
 segue.server.serving.GRACE_SECONDS = 1
-segue.cli.serve.CLOSING_SECONDS = 2.0
+segue.cli.serving.CLOSING_SECONDS = 2.0
 segue.server.operations.LAST_LINES_SECONDS = 0.5
 
 def hang(*words, **options):

@@ -140,11 +140,19 @@ def placed(
     tokens: Path | None = None,
     clock: Clock = system_clock,
     ticks: Ticks = system_ticks,
+    is_read_only: bool = False,
 ) -> Iterator[Place]:
     """Serve a directory for a while."""
     server = shared_http_server()
     with open_directory(root, sync=sync) as store:
-        app = build_app(store, tokens=tokens, has_audit=False, clock=clock, ticks=ticks)
+        app = build_app(
+            store,
+            tokens=tokens,
+            has_audit=False,
+            is_read_only=is_read_only,
+            clock=clock,
+            ticks=ticks,
+        )
         url = server.add(app)
         try:
             yield Place(store, app, url)

@@ -3,13 +3,22 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
+from urllib.parse import urlencode
 
 import pytest
 
+from segue.server.routes import letters as routes
 from segue.stores import portions
-from tests.unit.server_support import Place, cut, placed, until
+from tests.unit.server_support import PATIENCE_SECONDS, Place, cut, placed, until
 
 LETTERS = "/api/v1/queues/jobs/dead-letters"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy finds as much as one that is not."""
+    monkeypatch.setattr(routes, "PAGE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -38,6 +47,10 @@ def counts(place: Place) -> tuple[object, object]:
         ({"reason": "town"}, 5),
         ({"cause": "dead", "limit": 7}, 7),
         ({"cause": "expired"}, 0),
+        ({"pattern": "no such town"}, 5),
+        ({"pattern": "no such town", "reason": "address"}, 0),
+        ({"pattern": "no such address", "cause": "dead", "limit": 2}, 2),
+        ({"pattern": "no such"}, 0),
     ],
 )
 def test_letters_are_redriven_by_what_is_known_of_them(
@@ -122,3 +135,95 @@ def test_a_page_of_large_letters_has_few_of_them_and_the_next_goes_on(
         numbers += [letter["number"] for letter in found]
 
     assert numbers == list(range(10))
+
+
+# Pages and groups --------------------------------------------------------------------------
+
+
+def page(place: Place, **query: str | int) -> tuple[list[int], object]:
+    """Return the numbers of a page's letters, and where the next one goes on."""
+    said = place.ask("GET", f"{LETTERS}?{urlencode(query)}").json
+    letters = cast("list[dict[str, int]]", said["letters"])
+    return [letter["number"] for letter in letters], said["next"]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_pages_of_one_pattern_have_its_letters_alone(place: Place, is_known: bool) -> None:
+    """Page by page, to the end that is told; whether the groups are known or not."""
+    if not is_known:
+        place.app.letter_groups.close()
+    first, after = page(place, pattern="no such town", limit=3)
+    second, end = page(place, pattern="no such town", limit=3, after=cast("int", after))
+
+    assert (first, after) == ([0, 2, 4], 4)
+    assert (second, end) == ([6, 8], None)
+    assert page(place, pattern="no such town", cause="expired") == ([], None)
+    assert page(place, cause="dead", after=7) == ([8, 9], None)
+
+
+def test_a_page_tells_where_the_next_goes_on(place: Place) -> None:
+    """Also of all letters: nothing at the end."""
+    assert page(place, limit=4) == ([0, 1, 2, 3], 3)
+    assert page(place, limit=4, after=7) == ([8, 9], None)
+    assert page(place, after=9) == ([], None)
+
+
+def test_one_request_looks_at_a_few_letters_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may be empty for that, and the next goes on where it ended."""
+    place.app.letter_groups.close()
+    monkeypatch.setattr(routes, "LOOKED_AT_MAX", 3)
+    queue = place.store.queue("jobs")
+    queue.push(b"last")
+    queue.lease().bury("found at last")
+    pages = [page(place, pattern="found at last")]
+    while pages[-1][1] is not None:
+        pages.append(page(place, pattern="found at last", after=cast("int", pages[-1][1])))
+
+    assert pages == [([], 2), ([], 5), ([], 8), ([10], None)]
+
+
+def test_one_request_looks_for_a_moment_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one letter at least; where all fit, as many are shown as were asked for."""
+    monkeypatch.setattr(routes, "PAGE_SECONDS", -1.0)
+
+    assert page(place, cause="dead") == ([0], 0)
+    assert page(place, limit=4) == ([0, 1, 2, 3], 3)
+
+
+def test_a_page_of_large_letters_tells_of_the_last_one_that_fits(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was left out is the first of the next page."""
+    monkeypatch.setattr(portions, "PORTION_BYTES_MAX", 0)
+    first = page(place, pattern="no such town")
+
+    assert first == ([0], 0)
+    assert page(place, pattern="no such town", after=0) == ([2], 2)
+
+
+def test_letters_of_one_pattern_are_dropped(place: Place) -> None:
+    """With whatever else is said of them; no others."""
+    said = {"pattern": "no such address", "cause": "dead", "limit": 3}
+    few = place.ask("POST", f"{LETTERS}/discard", said).json
+    none = place.ask("POST", f"{LETTERS}/discard", {"pattern": "no such"}).json
+    rest = place.ask("POST", f"{LETTERS}/discard", {"pattern": "no such address"}).json
+
+    assert (few, none, rest) == ({"count": 3}, {"count": 0}, {"count": 2})
+    assert page(place) == ([0, 2, 4, 6, 8], None)
+
+
+def test_named_letters_are_dealt_with_once_each(place: Place) -> None:
+    """However often they are named; one by another's name is none."""
+    names = [{"id": "0-1", "number": 1}, {"id": "0-1", "number": 1}, {"id": "0-9", "number": 3}]
+    dry = place.ask("POST", f"{LETTERS}/redrive", {"letters": names, "dry_run": True}).json
+    done = place.ask("POST", f"{LETTERS}/redrive", {"letters": names}).json
+    dropped = place.ask("POST", f"{LETTERS}/discard", {"letters": [{"id": "0-5", "number": 5}]})
+
+    assert dry == {"matched": 1, "redriven": 0, "dry_run": True}
+    assert done == {"matched": 1, "redriven": 1, "dry_run": False}
+    assert dropped.json == {"count": 1}
+    assert counts(place) == (1, 8)

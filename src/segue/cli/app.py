@@ -14,6 +14,7 @@ from segue.cli import stderr
 from segue.cli.append import append
 from segue.cli.bench import bench
 from segue.cli.cat import cat
+from segue.cli.dash import dash
 from segue.cli.exits import MEANINGS, ExitCode, exit_code_of
 from segue.cli.info import info
 from segue.cli.ls import ls
@@ -78,6 +79,7 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
     app.command()(worker)
     app.command()(top)
     app.command()(serve)
+    app.command()(dash)
     for name, purpose in _GROUPS.items():
         group = _make_group()
         group.callback(help=purpose)(_nothing)

@@ -9,7 +9,7 @@ from segue.cli import parsing
 from segue.cli.arguments import JsonOption
 from segue.cli.exits import NotFound
 from segue.cli.output import Column, Facts, Kind, Rows, show
-from segue.cli.serve import TokensOption, require_server, tokens_file
+from segue.cli.serving import TokensOption, require_server, tokens_file
 from segue.cli.store_arguments import StoreArgument
 from segue.clock import system_clock
 

@@ -1,6 +1,5 @@
 """A frame of `segue top`: what two looks at a store tell, as tables."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -8,6 +7,7 @@ from segue.cli.output import Column, Facts, Kind, Rows, Section, Value
 from segue.cli.places import without_passwords
 from segue.cli.top import Look
 from segue.errors import InvalidArgument
+from segue.server.flow import Flow, standing_of
 
 if TYPE_CHECKING:
     from segue.stores.contract import QueueStats
@@ -19,10 +19,6 @@ RUNNING_SHOWN_MAX: Final = 20
 
 DECISIONS_SHOWN_MAX: Final = 5
 """Of the decisions of autoscalers, how many people are shown: the latest."""
-
-_OUT: Final = ("acked", "popped")
-_GONE: Final = (*_OUT, "purged", "discarded", "outlived", "dropped", "lost", "damaged")
-"""What a queue no longer holds, by how that came."""
 
 _QUEUE_COLUMNS: Final = (
     Column("queue"),
@@ -190,9 +186,8 @@ def _queue_row(stats: "QueueStats", before: Look, now: Look) -> tuple[Value, ...
     earlier = before.queues.get(stats.name)
     seconds = (now.ticks_us - before.ticks_us) / 1_000_000
     if earlier is not None and seconds > 0:
-        gone = _grown(earlier, stats, _GONE)
-        in_rate = _round(max(0, _held(stats) - _held(earlier) + gone) / seconds)
-        out_rate = _round(_grown(earlier, stats, _OUT) / seconds)
+        flow = Flow.between(standing_of(earlier), standing_of(stats))
+        in_rate, out_rate = _round(flow.came / seconds), _round(flow.went / seconds)
     return (
         stats.name,
         counts.ready,
@@ -205,15 +200,6 @@ def _queue_row(stats: "QueueStats", before: Look, now: Look) -> tuple[Value, ...
         stats.paused,
         None,
     )
-
-
-def _held(stats: "QueueStats") -> int:
-    counts = stats.counts
-    return counts.ready + counts.delayed + counts.leased + counts.dead
-
-
-def _grown(earlier: "QueueStats", later: "QueueStats", names: Sequence[str]) -> int:
-    return sum(later.totals.get(name, 0) - earlier.totals.get(name, 0) for name in names)
 
 
 def _worker_row(report: "WorkerReport", now: Look, *, safe: bool) -> tuple[Value, ...]:

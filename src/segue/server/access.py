@@ -35,6 +35,8 @@ LOOK_SECONDS: Final = 1.0
 PREFLIGHT_SECONDS: Final = 600
 
 _FOR_ALL: Final = (Role.ANY, Role.NOBODY)
+_LOOKS: Final = (Role.READ, *_FOR_ALL)
+"""Of routes that change nothing, by whichever method they are asked."""
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _OWN_SITE: Final = frozenset({b"same-origin", b"none"})
 _LOCAL_NAMES: Final = ("localhost",)
@@ -78,6 +80,8 @@ class Grant:
 
 EVERYTHING: Final = Grant(name="anonymous", roles=frozenset({Role.ADMIN}))
 """Of whoever reaches a server that asks for no token."""
+LOOKING: Final = Grant(name="anonymous", roles=frozenset({Role.READ}))
+"""The same where nobody may change anything."""
 NOTHING: Final = Grant(name="anonymous", roles=frozenset())
 """Of whoever asks for what needs no token, on a server that otherwise does."""
 
@@ -209,9 +213,12 @@ class Guard:
         *,
         hosts: Collection[str] = (),
         cors_origins: Collection[str] = (),
+        is_read_only: bool = False,
         failures: Failures | None = None,
     ) -> None:
         self.tokens = tokens
+        self.is_read_only = is_read_only
+        """Whether nobody may change anything, whatever the token."""
         self.cors_origins = frozenset(origin.encode() for origin in cors_origins)
         """Whose pages may ask, and read the answers."""
         self._hosts = {host.lower() for host in (*hosts, *_LOCAL_NAMES)}
@@ -228,6 +235,10 @@ class Guard:
         """Return what whoever asks may do. Raises Refused if that is not this."""
         if b"sec-fetch-site" in headers or b"origin" in headers:
             self._check_page(scope["method"], headers)
+        if self.is_read_only and route.changes and route.role not in _LOOKS:
+            raise Refused(
+                403, "read_only", "this server only shows; segue dash --allow-acts lets it act, too"
+            )
         tokens = self.tokens
         if tokens is not None:
             tokens.look()
@@ -237,7 +248,7 @@ class Guard:
             host = headers.get(b"host", b"")
             if host not in self._hosts_seen:
                 self._check_host(host)
-        return EVERYTHING
+        return LOOKING if self.is_read_only else EVERYTHING
 
     # Tokens --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from segue.clock import Ticks, system_ticks
+from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import LogClosed, SegueError, StorageFailed, StoreClosed
 from segue.server.access import Grant, Guard
 from segue.server.asgi import (
@@ -33,11 +33,16 @@ from segue.server.asgi import (
 from segue.server.bodies import COUNTED_BYTES, Bodies
 from segue.server.call import Call
 from segue.server.health import Watchdog
+from segue.server.historian import Historian
+from segue.server.letter_groups import LetterGroups
+from segue.server.listeners import Listeners
 from segue.server.open_queues import OpenQueues
 from segue.server.operations import REQUEST_ID, Operations
+from segue.server.overlook import LOOK_SECONDS, Overlook
 from segue.server.refusal import Refused
 from segue.server.requests import Remembered, Requests, key_of
 from segue.server.routing import LiveStream, Reply, Role, Route, Router, Stream
+from segue.server.sampling import Samples
 from segue.server.sessions import Sessions
 from segue.server.task_desk import TaskDesk
 from segue.server.threads import Threads
@@ -79,6 +84,8 @@ class App:
         ticks: Ticks = system_ticks,
         guard: Guard | None = None,
         operations: Operations | None = None,
+        clock: Clock = system_clock,
+        records_history: bool = False,
     ) -> None:
         self.store = store
         self.guard = guard or Guard()
@@ -100,6 +107,11 @@ class App:
         )
         self.threads = Threads()
         self.operations.watchdog.also = self.threads.is_stuck
+        self.overlook = Overlook(store, self.queues, syncs=self._syncs, clock=clock, ticks=ticks)
+        self.historian = Historian(store, self.overlook, records=records_history, clock=clock)
+        self.letter_groups = LetterGroups(self.queue, self.forget_queue, clock=clock)
+        self.samples = Samples(ticks)
+        self.listeners = Listeners(partial(self.overlook.picture, LOOK_SECONDS), self.in_thread)
         self._found: dict[tuple[str, bytes], tuple[Route, list[str]]] = {}
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}
         for route in router.routes:
@@ -120,6 +132,11 @@ class App:
             return opened.count().ready if opened.wait(0) else 0
 
         return look() if self.is_quick else await self.in_thread(look)
+
+    def _syncs(self) -> int | None:
+        """Return how often the store synced. Of a server that only shows that tells nothing."""
+        count = self.operations.syncs
+        return None if count is None or self.guard.is_read_only else count()
 
     async def in_thread(self, step: Callable[[], T], name: str = "") -> T:
         """Return what `step` returns, from a thread. Raises Refused if too many wait for one."""
@@ -168,7 +185,7 @@ class App:
                 request_id = self.operations.request_id(scope)
                 headers = (*headers, (REQUEST_ID, request_id.encode()))
             await send_answer(send, status, headers, body, unread)
-        self.operations.finished(scope, status, len(body), begun, request_id)
+        self.operations.finished(scope, status, len(body), begun, request_id, body)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Sent:
         route, names = self._route(scope)
@@ -376,13 +393,17 @@ class App:
         """Have whoever waits come back: the server is about to end."""
         self.operations.is_ending = True
         self.waiting.close()
+        self.listeners.close()
 
     def close(self) -> None:
         """Let go of what is held for clients. The store stays open.
 
         A step that is under way goes on until it asks the store again, which may be closed then.
         """
+        self.overlook.close()
+        self.historian.close()
         self.threads.close()
+        self.letter_groups.close()
         self.sessions.close()
         self.operations.close()
         self.tasks.close()

@@ -20,7 +20,9 @@ Sent = tuple[int, Headers, bytes]
 
 IS_BEGUN: Final = "segue.is_begun"
 """Where the scope says that the head of a stream is out: no other answer can follow."""
-_NO_CONTENT: Final = 204  # A plain number: to look one up in an enum takes a microsecond.
+# Plain numbers: to look one up in an enum takes a microsecond.
+_WITHOUT_LENGTH: Final = (204, 304)
+"""No content, and what 304 is about has another length than the nothing that comes with it."""
 _PROBLEM: Final = (b"content-type", MEDIA_TYPE.encode())
 _STREAMED: Final[Sent] = (0, (), b"")
 
@@ -116,7 +118,7 @@ async def send_answer(
     Some of what is still coming is then thrown away before the connection ends: who is in the midst
     of sending would else not get to see the answer.
     """
-    length = () if status == _NO_CONTENT else ((b"content-length", b"%d" % len(body)),)
+    length = () if status in _WITHOUT_LENGTH else ((b"content-length", b"%d" % len(body)),)
     close = () if unread is None else (CLOSE,)
     await send(
         {

@@ -8,10 +8,12 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from segue.delivery.topic_record import TopicRecord
 from segue.delivery.topic_rules import TopicRules
 from segue.errors import SegueError
 from segue.server.access import AUDIT_TOPIC
@@ -37,9 +39,11 @@ class Act(Answer):
     path: str
     remote: str
     status: int
+    did: str = ""
+    """What was answered, if that is short: as what was done to how many. Empty of old acts."""
 
 
-class Entry(Act):
+class Entry(Act, kw_only=True):
     """An act, and where it stands."""
 
     offset: int
@@ -87,19 +91,42 @@ class Audit:
 
 def entries_of(store: Store, *, after: int | None, limit: int) -> Iterator[Entry]:
     """Yield acts in their order: those behind offset `after`, or the last ones."""
+    yield from page_of(store, after=after, limit=limit).entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActPage:
+    """Acts in their order."""
+
+    entries: list[Entry]
+    before: int | None
+    """The offset that older ones lie before; None if there are none."""
+
+
+def page_of(
+    store: Store, *, after: int | None = None, before: int | None = None, limit: int
+) -> ActPage:
+    """Return acts: the first behind offset `after`, the last before `before`, or the last ones."""
     if AUDIT_TOPIC not in store.topics():
-        return
+        return ActPage(entries=[], before=None)
     topic = store.topic(AUDIT_TOPIC)
     first, end = topic.offsets("earliest")[0], topic.offsets("latest")[0]
-    start = max(first, end - limit if after is None else after + 1)
-    if start >= end:
-        return
-    for record in topic.records({0: start}, max_records=limit):
-        if record.value is None:
-            continue
-        try:
-            act = msgspec.json.decode(record.value, type=Act)
-        except msgspec.DecodeError:
-            logger.warning("no act topic=%s offset=%d", AUDIT_TOPIC, record.offset)
-            continue
-        yield Entry(offset=record.offset, **msgspec.structs.asdict(act))
+    stop = end if before is None else min(before, end)
+    start = max(first, stop - limit if after is None else after + 1)
+    if start >= stop:
+        return ActPage(entries=[], before=None)
+    found = topic.records({0: start}, stop={0: stop}, max_records=limit)
+    entries = [entry for record in found if (entry := _entry(record)) is not None]
+    return ActPage(entries=entries, before=start if start > first else None)
+
+
+def _entry(record: TopicRecord) -> Entry | None:
+    """Return the act that a record holds; None if it holds none."""
+    if record.value is None:
+        return None
+    try:
+        act = msgspec.json.decode(record.value, type=Act)
+    except msgspec.DecodeError:
+        logger.warning("no act topic=%s offset=%d", AUDIT_TOPIC, record.offset)
+        return None
+    return Entry(offset=record.offset, **msgspec.structs.asdict(act))

@@ -39,6 +39,8 @@ def build_app(
     access_log: str | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
     has_audit: bool = True,
+    is_read_only: bool = False,
+    records_history: bool = False,
     disk: CountingDisk | None = None,
     clock: Clock = system_clock,
     ticks: Ticks = system_ticks,
@@ -46,12 +48,14 @@ def build_app(
     """Return the application for a store, which stays the caller's to close.
 
     Without `tokens`, and for as long as there is no such file, everybody gets in. `hosts` are the
-    names the server goes by besides localhost. Raises UnsupportedFormat, OSError.
+    names the server goes by besides localhost. If it `is_read_only` nobody changes anything, and
+    so there is no audit either. If it `records_history`, what becomes of the queues is kept in a
+    topic of the store, unless another server does so. Raises UnsupportedFormat, OSError.
     """
     operations = Operations(
         Watchdog(store.queues),
         access_log=None if access_log is None else AccessLog(access_log),
-        audit=Audit(store) if has_audit else None,
+        audit=Audit(store) if has_audit and not is_read_only else None,
         clock=clock,
     )
     if disk is not None:
@@ -60,7 +64,16 @@ def build_app(
         None if tokens is None else KnownTokens(tokens, clock=clock),
         hosts=hosts,
         cors_origins=cors_origins,
+        is_read_only=is_read_only,
     )
-    app = App(store, Router(ALL), ticks=ticks, guard=guard, operations=operations)
+    app = App(
+        store,
+        Router(ALL),
+        ticks=ticks,
+        guard=guard,
+        operations=operations,
+        clock=clock,
+        records_history=records_history and not is_read_only,
+    )
     app.bodies.bytes_max = body_bytes_max
     return app

@@ -12,8 +12,13 @@ from segue.stores.contract import Queue, Store
 
 if TYPE_CHECKING:
     from segue.server.access import Grant, Guard
+    from segue.server.historian import Historian
+    from segue.server.letter_groups import LetterGroups
+    from segue.server.listeners import Listeners
     from segue.server.operations import Operations
+    from segue.server.overlook import Overlook
     from segue.server.requests import Requests
+    from segue.server.sampling import Samples
     from segue.server.sessions import Sessions
     from segue.server.task_desk import TaskDesk
     from segue.server.waiting import Waiting
@@ -32,6 +37,11 @@ class Desk(Protocol):
     requests: "Requests"
     operations: "Operations"
     tasks: "TaskDesk"
+    overlook: "Overlook"
+    historian: "Historian"
+    listeners: "Listeners"
+    letter_groups: "LetterGroups"
+    samples: "Samples"
     is_quick: bool
     router: Router
 

@@ -23,6 +23,9 @@ _NAMES: Final = frozenset({"queue", "topic", "ring", "lock", "group", "reader", 
 _NAME_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 _BY_ERROR: Final = {kind.error: kind for kind in KINDS}
 
+_ELSEWHERE: Final = 302
+"""Of routes that lead to another and give nothing themselves."""
+
 Document = dict[str, object]
 
 _ABOUT: Final = f"""\
@@ -36,7 +39,8 @@ Fields may be added to answers below `{PREFIX}`; none is removed or changes its 
 
 _COMMON: Final = {
     401: "The token is missing, unknown, expired or withdrawn",
-    403: "The token's roles or names do not allow this, or a browser asks for another site",
+    403: "The token's roles or names do not allow this, the server is read-only, or a browser asks "
+    "for another site",
     408: "The body did not come",
     413: "The body, or a record in it, is too large",
     422: "Another request had this Idempotency-Key",
@@ -49,6 +53,8 @@ _COMMON: Final = {
 """What every route may answer, whatever it is about."""
 _OTHERS: Final = {
     204: "There is none",
+    _ELSEWHERE: "It is elsewhere: Location says where",
+    304: "It is what If-None-Match names",
     400: "What was sent cannot be understood, or can never succeed",
     404: "There is no such thing",
     409: "It stands in the way of something else",
@@ -149,7 +155,8 @@ def _operation(route: Route, schemas: Schemas) -> Document:
 
 
 def _operation_id(route: Route) -> str:
-    words = route.path.replace("{", "").replace("}", "").replace("-", "_").split("/")
+    path = route.path + "index" * route.path.endswith("/")
+    words = path.replace("{", "").replace("}", "").replace("-", "_").split("/")
     return "_".join(filter(None, [route.method.lower(), *words])).replace(".", "_")
 
 
@@ -196,7 +203,8 @@ def _body(route: Route, schemas: Schemas) -> Document | None:
 def _responses(route: Route, schemas: Schemas) -> Document:
     responses: dict[int, Document] = {}
     done = _done(route, schemas)
-    responses[204 if done is None else 200] = done or {"description": "Done"}
+    if _ELSEWHERE not in route.statuses:
+        responses[204 if done is None else 200] = done or {"description": "Done"}
     for status in route.statuses:
         responses.setdefault(status, _told(route, status, ()))
         if route.answer is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -19,6 +19,9 @@ from segue.server.routing import Role, Route
 REQUEST_ID: Final = b"x-request-id"
 LAST_LINES_SECONDS: Final = 5.0
 """How long the end waits for an access log that takes nothing."""
+DID_BYTES_MAX: Final = 200
+"""How long the answer to an act may be that is kept with it."""
+_REFUSED: Final = 400
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _STREAMED: Final = 200
 """The status of an answer that was sent in pieces: it had begun."""
@@ -61,6 +64,7 @@ class Operations:
         size_bytes: int,
         begun: float,
         request_id: str | None,
+        body: bytes = b"",
     ) -> None:
         """Take note of an answered request. `begun` is of `time.perf_counter`."""
         route: Route | None = scope.get("segue.route")
@@ -69,7 +73,7 @@ class Operations:
         if self._access_log is not None:
             self._log(self._access_log, scope, route, status, size_bytes, seconds, request_id)
         if self._audit is not None and route is not None and _is_act(route, scope["path"]):
-            self._note_act(self._audit, scope, route, status or _STREAMED)
+            self._note_act(self._audit, scope, route, status or _STREAMED, body)
 
     def _log(
         self,
@@ -98,7 +102,7 @@ class Operations:
             )
         )
 
-    def _note_act(self, audit: Audit, scope: Scope, route: Route, status: int) -> None:
+    def _note_act(self, audit: Audit, scope: Scope, route: Route, status: int, body: bytes) -> None:
         grant: Grant | None = scope.get("segue.grant")
         if grant is None or route.method == "GET":
             return  # Who was not let in has done nothing.
@@ -111,6 +115,7 @@ class Operations:
                 path=scope["path"],
                 remote=_remote(scope),
                 status=status,
+                did=_did(status, body),
             )
         )
 
@@ -144,6 +149,12 @@ class Operations:
 def _is_act(route: Route, path: str) -> bool:
     """Tell whether a request takes the role `admin`, by its route or for what it is about."""
     return route.role is Role.ADMIN or (AUDIT_TOPIC in path and AUDIT_TOPIC in path.split("/"))
+
+
+def _did(status: int, body: bytes) -> str:
+    """Return what was answered to an act that was done, if it is JSON and short."""
+    is_short = status < _REFUSED and body.startswith(b"{") and len(body) <= DID_BYTES_MAX
+    return body.decode(errors="replace") if is_short else ""
 
 
 def _remote(scope: Scope) -> str:

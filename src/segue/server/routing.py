@@ -73,7 +73,10 @@ class Route:
 
     method: Method
     path: str
-    """Below `/api/v1` unless `is_absolute`; `{name}` stands for one part."""
+    """Below `/api/v1` unless `is_absolute`; `{name}` stands for one part.
+
+    With a slash at its end it is a path of its own: what a page there loads is found below it.
+    """
     summary: str
     role: Role
     about: str = "store"
@@ -117,6 +120,8 @@ class _Step:
     named: dict[str, "_Step"] = field(default_factory=dict)
     any: "_Step | None" = None
     routes: dict[str, Route] = field(default_factory=dict)
+    with_slash: dict[str, Route] = field(default_factory=dict)
+    """Of the same path with a slash at its end; without any that makes no difference."""
 
 
 class Router:
@@ -133,8 +138,9 @@ class Router:
                     step = step.any
                 else:
                     step = step.named.setdefault(part, _Step())
-            assert route.method not in step.routes, f"{route.method} {route.path} twice"
-            step.routes[route.method] = route
+            routes = step.with_slash if route.full_path.endswith("/") else step.routes
+            assert route.method not in routes, f"{route.method} {route.path} twice"
+            routes[route.method] = route
 
     def find(self, path: str) -> tuple[dict[str, Route], list[str]]:
         """Return the routes of a path by method, and what stands for each name in it.
@@ -153,4 +159,6 @@ class Router:
                 names.append(unquote(part) if "%" in part else part)
             step = following
         assert step is not None
+        if step.with_slash and path.endswith("/"):
+            return step.with_slash, names
         return step.routes, names

@@ -114,6 +114,7 @@ class Server(uvicorn.Server):
         self.started = True
         connections = state.connections
         self.app.operations.begin(lambda: len(connections))
+        self.app.historian.begin()
         self._upkeep = asyncio.create_task(self._look_after())
         self._on_begin()
         threading.Thread(target=self._tidy, name="segue-serve-upkeep", daemon=True).start()

@@ -4,7 +4,7 @@ Tasks are an extra. Where it is not installed, whoever asks is told so and the r
 """
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from segue.clock import Clock, system_clock
 from segue.stores.contract import Store
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from segue.tasks.desk import Desk
     from segue.tasks.results import Watch
     from segue.tasks.scheduling import ScheduleBook
+
+PATIENCE_SECONDS: Final = 0.05
+"""How long a request waits for events to be taken in. A store may come with millions of them: a
+thread goes on, and answers say how many are left."""
 
 
 class ExtraMissing(Exception):
@@ -41,7 +45,7 @@ class TaskDesk:
                 require_tasks()
                 from segue.tasks.desk import Desk
 
-                self._desk = Desk(self.store, self.clock)
+                self._desk = Desk(self.store, self.clock, patience_seconds=PATIENCE_SECONDS)
             return self._desk
 
     @property

@@ -5,6 +5,7 @@ take.py      messages out, for good or on lease, and looking at them
 settle.py    what becomes of a lease, by its receipt
 look.py      which queues there are and how they stand
 find.py      how one message stands, and which are not settled
+timeline.py  what happened to one message
 letters.py   dead letters
 operate.py   what an operator does to a whole queue
 rules.py     how a queue behaves
@@ -23,10 +24,11 @@ from segue.cli.queue.push import push
 from segue.cli.queue.rules import rules
 from segue.cli.queue.settle import ack, extend, nack
 from segue.cli.queue.take import history, lease, peek, pop
+from segue.cli.queue.timeline import timeline
 
 _VERBS: Final[tuple[Callable[..., None], ...]] = (
-    *(ls, push, pop, lease, ack, nack, extend, peek, show, browse, stats, state),
-    *(dead, redrive, discard, history, replay, rules, pause, resume, purge, rm),
+    *(ls, push, pop, lease, ack, nack, extend, peek, show, timeline, browse, stats),
+    *(state, dead, redrive, discard, history, replay, rules, pause, resume, purge, rm),
 )
 
 

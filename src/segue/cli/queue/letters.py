@@ -20,6 +20,7 @@ from segue.cli.store_arguments import (
     require_yes,
 )
 from segue.cli.text import iso_time
+from segue.delivery.reasons import pattern_of
 
 if TYPE_CHECKING:
     from segue.delivery.message import DeadLetter
@@ -51,6 +52,14 @@ ReasonOption = Annotated[
         show_default=False,
     ),
 ]
+PatternOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Only those whose reason is of this pattern, as a server's groups tell it.",
+        show_default=False,
+    ),
+]
 LettersOption = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=0, help="At most so many.", show_default=False),
@@ -65,11 +74,13 @@ class _Choice:
         *,
         cause: str | None,
         reason: str | None,
+        pattern: str | None,
         priority: int | None,
         looked: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._cause = cause
         self._reason = reason
+        self._pattern = pattern
         self._priority = priority
         self._looked = looked
 
@@ -78,6 +89,7 @@ class _Choice:
         return (
             (self._cause is None or letter.cause == self._cause)
             and (self._reason is None or self._reason in letter.reason)
+            and (self._pattern is None or self._pattern == pattern_of(letter.reason))
             and (self._priority is None or letter.message.priority == self._priority)
         )
 
@@ -88,6 +100,7 @@ def dead(
     *,
     cause: CauseOption = None,
     reason: ReasonOption = None,
+    pattern: PatternOption = None,
     priority: PriorityOption = None,
     limit: LettersOption = None,
     as_json: JsonOption = False,
@@ -101,7 +114,7 @@ def dead(
     Example:
       segue queue dead data mail --reason-contains address --limit 20
     """
-    choice = _Choice(cause=cause, reason=reason, priority=priority)
+    choice = _Choice(cause=cause, reason=reason, pattern=pattern, priority=priority)
     with opened_queue(url, name) as queue:
         letters = islice(filter(choice, queue.dead_letters()), limit)
         if as_json:
@@ -139,6 +152,7 @@ def redrive(
     *,
     cause: CauseOption = None,
     reason: ReasonOption = None,
+    pattern: PatternOption = None,
     priority: PriorityOption = None,
     limit: LettersOption = None,
     rate: Annotated[
@@ -160,7 +174,9 @@ def redrive(
     """
     with opened_queue(url, name) as queue, progress("redriving", queue.count().dead) as advance:
         report = queue.redrive(
-            where=_Choice(cause=cause, reason=reason, priority=priority, looked=advance),
+            where=_Choice(
+                cause=cause, reason=reason, pattern=pattern, priority=priority, looked=advance
+            ),
             limit=limit,
             rate=rate,
             dry_run=dry_run,
@@ -182,6 +198,7 @@ def discard(
     *,
     cause: CauseOption = None,
     reason: ReasonOption = None,
+    pattern: PatternOption = None,
     priority: PriorityOption = None,
     limit: LettersOption = None,
     yes: YesOption = False,
@@ -200,7 +217,7 @@ def discard(
     """
     if not dry_run:
         require_yes(yes, as_json=as_json)
-    choice = _Choice(cause=cause, reason=reason, priority=priority)
+    choice = _Choice(cause=cause, reason=reason, pattern=pattern, priority=priority)
     with opened_queue(url, name) as queue:
         matched = queue.redrive(where=choice, limit=limit, dry_run=True).matched
         discarded = 0

@@ -1,20 +1,14 @@
 """What the server does, told by itself: /openapi.json for programs and /docs for people."""
 
-from functools import lru_cache
-from importlib.resources import files
 from typing import Final
 
 from segue.server.call import Call
 from segue.server.openapi import JSON, description_json
+from segue.server.page_files import MEDIA_TYPES, PageFiles
 from segue.server.routing import Reply, Role, Route
 
+_FILES: Final = PageFiles()
 _HEADERS: Final = ((b"cache-control", b"no-cache"),)
-"""A new version may come at the same address. What a page may load, the application says."""
-_MEDIA_TYPES: Final = {
-    "docs.html": "text/html; charset=utf-8",
-    "docs.css": "text/css; charset=utf-8",
-    "docs.js": "text/javascript; charset=utf-8",
-}
 
 
 def openapi(call: Call) -> Reply:
@@ -22,17 +16,9 @@ def openapi(call: Call) -> Reply:
     return Reply(body=description_json(call.desk.router), headers=_HEADERS)
 
 
-@lru_cache
-def page(name: str) -> Reply:
-    """Return a static page."""
-    data = (files("segue.server.pages") / name).read_bytes()
-    return Reply(body=data, media_type=_MEDIA_TYPES[name], headers=_HEADERS)
-
-
 def _page_route(path: str, name: str, summary: str) -> Route:
-    def handle(call: Call) -> Reply:
-        del call
-        return page(name)
+    async def handle(call: Call) -> Reply:
+        return _FILES.reply(name, call.headers)
 
     return Route(
         method="GET",
@@ -40,9 +26,9 @@ def _page_route(path: str, name: str, summary: str) -> Route:
         summary=summary,
         role=Role.NOBODY,
         about="description",
-        handle=handle,
-        gives=(_MEDIA_TYPES[name].partition(";")[0],),
-        is_quick=True,
+        handle_async=handle,
+        gives=(MEDIA_TYPES[name[name.rindex(".") :]].partition(";")[0],),
+        statuses=(304,),
         is_absolute=True,
     )
 

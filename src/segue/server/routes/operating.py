@@ -9,7 +9,7 @@ import msgspec
 from segue.errors import InvalidArgument, LogClosed, SegueError, StoreClosed
 from segue.server import metrics
 from segue.server.access import AUDIT_TOPIC
-from segue.server.audit import Entry, entries_of
+from segue.server.audit import Entry, page_of
 from segue.server.call import Call
 from segue.server.health import Health
 from segue.server.refusal import Refused
@@ -23,9 +23,10 @@ _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 
 
 class Page(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which acts to list; without `after` it is the last ones."""
+    """Which acts to list: those behind `after`, or before `before`, or the last ones."""
 
     after: int | None = None
+    before: int | None = None
     limit: int = 100
 
 
@@ -35,6 +36,8 @@ class Acts(Answer):
     entries: list[Entry]
     next: int | None
     """The `after` of the next page: the offset of the last act here."""
+    before: int | None
+    """The `before` of the page of older ones; None if there are none."""
 
 
 async def health(call: Call) -> Reply:
@@ -108,8 +111,11 @@ def audit(call: Call) -> Acts:
         raise InvalidArgument(f"limit must be from 1 to {ENTRIES_MAX}: {asked.limit}")
     if not call.grant.covers(AUDIT_TOPIC):
         raise Refused(403, "access_denied", f"the token is not for {AUDIT_TOPIC}")
-    found = list(entries_of(call.store, after=asked.after, limit=asked.limit))
-    return Acts(entries=found, next=found[-1].offset if found else asked.after)
+    if asked.after is not None and asked.before is not None:
+        raise InvalidArgument("after and before exclude each other: a page goes on one way")
+    page = page_of(call.store, after=asked.after, before=asked.before, limit=asked.limit)
+    last = page.entries[-1].offset if page.entries else asked.after
+    return Acts(entries=page.entries, next=last, before=page.before)
 
 
 ROUTES: Final = (
@@ -159,7 +165,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/audit",
-        summary="List what was done with the role admin, newest last",
+        summary="List what was done with the role admin, newest last; before goes back in time",
         role=Role.ADMIN,
         about="operating",
         handle=audit,

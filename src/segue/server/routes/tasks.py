@@ -28,9 +28,14 @@ from segue.server.tracing import with_trace
 from segue.server.waiting import WAIT_SECONDS_MAX
 from segue.stores.http.wire.tasks import (
     Cancelled,
+    Counted,
     EnqueueTask,
     Queued,
     Retried,
+    StateCounts,
+    TaskCountsJson,
+    TaskEventJson,
+    TaskEvents,
     TaskJson,
     Tasks,
     TaskState,
@@ -39,7 +44,7 @@ from segue.stores.http.wire.tasks import (
 )
 
 if TYPE_CHECKING:
-    from segue.tasks.desk import Desk
+    from segue.tasks.events import TaskEvent
     from segue.tasks.records import TaskRecord
 
 LIMIT_DEFAULT: Final = 100
@@ -66,6 +71,8 @@ class Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Only those that something happened to since."""
     until_us: Annotated[int, msgspec.Meta(ge=0, le=MOMENT_US_MAX)] | None = None
     limit: int = LIMIT_DEFAULT
+    after: str | None = None
+    """What the page before said as `next`: those behind it."""
 
 
 class Wait(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -105,37 +112,62 @@ def find(call: Call) -> Tasks:
     asked = call.query(Filter)
     if not 1 <= asked.limit <= LIMIT_MAX:
         raise InvalidArgument(f"limit must be from 1 to {LIMIT_MAX}: {asked.limit}")
+    if asked.queue is not None and not call.grant.covers(asked.queue):
+        raise AccessDenied(f"the token is not good for queue {asked.queue}")
     desk = call.desk.tasks.desk
-    if asked.queue is not None:
-        if not call.grant.covers(asked.queue):
-            raise AccessDenied(f"the token is not good for queue {asked.queue}")
-        return _listed(_found(desk, asked, asked.queue))
-    if not call.grant.is_limited:
-        return _listed(_found(desk, asked, None))
-    found: list[TaskRecord] = []
-    for name in filter(call.grant.covers, call.store.queues()):
-        found += _found(desk, asked, name)
-        if len(found) >= asked.limit:
-            break
-    return _listed(found[: asked.limit])
-
-
-def _found(desk: "Desk", asked: Filter, queue: str | None) -> "list[TaskRecord]":
     from segue.tasks.states import State
 
-    return desk.find(
+    found, following = desk.page(
         states=() if asked.state is None else (State(asked.state),),
         task=asked.task,
-        queue=queue,
+        queue=asked.queue,
         error=asked.error,
         since_us=asked.since_us,
         until_us=asked.until_us,
         limit=asked.limit,
+        after=asked.after,
+        covers=call.grant.covers if call.grant.is_limited else None,
+    )
+    return Tasks(
+        tasks=[task_json(record) for record in found], next=following, behind=desk.index.behind
     )
 
 
-def _listed(found: "list[TaskRecord]") -> Tasks:
-    return Tasks(tasks=[task_json(record) for record in found])
+def counts(call: Call) -> Counted:
+    """Count tasks by state."""
+    desk = call.desk.tasks.desk
+    found = desk.counts(call.grant.covers)
+    return Counted(
+        states=StateCounts(**{state.value: count for state, count in found.states.items()}),
+        tasks=[
+            TaskCountsJson(
+                task=task,
+                states={state.value: count for state, count in states.items() if count},
+            )
+            for task, states in found.tasks
+        ],
+        behind=desk.index.behind,
+        more_queues=found.more_queues,
+    )
+
+
+def events(call: Call) -> TaskEvents:
+    """Tell what happened to a task."""
+    found, is_whole = call.desk.tasks.desk.events(id_of(call))
+    return TaskEvents(events=[_event_json(event) for event in found], is_whole=is_whole)
+
+
+def _event_json(event: "TaskEvent") -> TaskEventJson:
+    return TaskEventJson(
+        at_us=event.at_us,
+        happened=event.happened,
+        attempt=event.attempt,
+        worker=event.worker,
+        error=event.error,
+        traceback=event.traceback,
+        due_us=event.due_us or None,
+        progress=raw_json(bytes(event.progress)),
+    )
 
 
 def show(call: Call) -> TaskJson:
@@ -324,13 +356,23 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/tasks",
-        summary="List tasks: the unfinished first, then the finished, the latest first",
+        summary="List tasks by page: the unfinished first, then the finished, the latest first",
         role=Role.READ,
         about="tasks",
         handle_async=asking(find),
         query=Filter,
         answer=Tasks,
         errors=(InvalidArgument, InvalidName, AccessDenied),
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="GET",
+        path="/task-counts",
+        summary="Count tasks by state",
+        role=Role.READ,
+        about="tasks",
+        handle_async=asking(counts),
+        answer=Counted,
         statuses=(_NOT_INSTALLED,),
     ),
     Route(
@@ -353,6 +395,17 @@ ROUTES: Final = (
         about="tasks",
         handle_async=asking(show),
         answer=TaskJson,
+        errors=_ASKING,
+        statuses=(_NOT_INSTALLED,),
+    ),
+    Route(
+        method="GET",
+        path=f"{_TASK}/events",
+        summary="Tell what happened to a task",
+        role=Role.READ,
+        about="tasks",
+        handle_async=asking(events),
+        answer=TaskEvents,
         errors=_ASKING,
         statuses=(_NOT_INSTALLED,),
     ),

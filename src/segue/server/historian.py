@@ -1,0 +1,365 @@
+"""Keeps the history of a store: reads what was recorded, and records or follows what happens.
+
+Of several servers of one store one records: whoever holds a lock. The others read what it records,
+and take samples of their own, which they keep to themselves, for as long as nobody does. A server
+that is not to record does so only while somebody looks at it.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from segue.clock import Clock, system_clock
+from segue.delivery.topic_record import TopicRecord
+from segue.errors import LockBusy, LockLost, OffsetTrimmed, SegueError, StoreClosed
+from segue.server.flow import per_second
+from segue.server.history import History
+from segue.server.overlook import Overlook, Picture
+from segue.server.samples import (
+    HISTORY_TOPIC,
+    RULES,
+    QueueSample,
+    Sample,
+    encoded,
+    is_whole,
+    sample_of,
+)
+from segue.server.task_flow import Crew, spreads_between
+from segue.server.tracks import RESOLUTIONS
+from segue.stores.contract import HeldLock, Store
+from segue.stores.topic_contract import Topic
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS: Final = 10.0
+WHOLE_SECONDS: Final = 600.0
+"""How often a sample has all queues in it, if anything changed since the last one that had."""
+READ_SECONDS: Final = 7 * 86_400.0
+"""How far back is read at the start."""
+CLOSE_SECONDS: Final = float(RESOLUTIONS[1][0] * RESOLUTIONS[1][1])
+"""Of what is older only whole samples are read: points there are far apart."""
+RECORDS_READ_MAX: Final = 200_000
+"""How many records are read in one go; more are read the next time."""
+PASSED_OVER_MAX: Final = 1_000
+"""How many samples are kept for as long as no whole one is known to follow them."""
+FUTURE_SECONDS: Final = 60.0
+"""How far ahead of us the clock of another server may be."""
+LOCK_SECONDS: Final = 25.0
+"""How long others wait for a server that records and falls silent."""
+LOOK_PATIENCE_SECONDS: Final = 5.0
+UNASKED_SECONDS: Final = 900.0
+"""How long a server that does not record goes on after somebody asked."""
+ENDING_SECONDS: Final = 2.0
+WORK_SECONDS: Final = 0.02
+"""How long reading goes on before it rests."""
+REST_SECONDS: Final = 0.005
+_SECOND_US: Final = 1_000_000
+
+
+class Historian:
+    """The history of one server's store. Safe from any thread."""
+
+    def __init__(
+        self, store: Store, overlook: Overlook, *, records: bool, clock: Clock = system_clock
+    ) -> None:
+        self.history = History()
+        self._store = store
+        self._overlook = overlook
+        self._records = records
+        self._clock = clock
+        self._starting = threading.Lock()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asked_us = 0
+        self._position: dict[int, int] | None = None
+        """Up to where the topic is read."""
+        self._sampler = Sampler()
+        self._held: HeldLock | None = None
+        self._topic: Topic | None = None
+        self._problem = ""
+        self._rested = 0.0
+
+    @property
+    def now_us(self) -> int:
+        """What time it is, by the clock that samples go by."""
+        return self._clock()
+
+    # Running -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Record, if this server is to."""
+        if self._records:
+            self._start()
+
+    def ask(self) -> None:
+        """Keep the history current for a while: somebody looks at it."""
+        self._asked_us = self._clock()
+        if self._thread is None:
+            self._start()
+
+    def close(self) -> None:
+        """Record no more. The last sample is written if that is soon done."""
+        self._ending.set()
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join(ENDING_SECONDS)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None or self._ending.is_set():
+                return
+            thread = threading.Thread(target=self._run, name="segue-serve-history", daemon=True)
+            with suppress(RuntimeError):  # There is no thread to be had: the next who asks tries.
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        while self._is_needed():
+            try:
+                self.tick()
+            except StoreClosed:
+                break
+            except Exception as error:  # noqa: BLE001 - the next time it may go well.
+                self._warn("no history for now reason=%r", error)
+            else:
+                self._problem = ""
+            # Right after each step begins, so that each has a point.
+            now = self._clock() / _SECOND_US
+            self._ending.wait(SAMPLE_SECONDS - now % SAMPLE_SECONDS)
+        self._end()
+        with self._starting:
+            self._thread = None
+
+    def _is_needed(self) -> bool:
+        is_asked = self._clock() - self._asked_us <= UNASKED_SECONDS * _SECOND_US
+        return not self._ending.is_set() and (self._records or is_asked)
+
+    def _warn(self, words: str, error: object) -> None:
+        """Log what fails, once for as long as it does."""
+        if self._problem != str(error):
+            self._problem = str(error)
+            logger.warning(words, error)
+
+    def tick(self) -> None:
+        """Take in what others recorded; take a sample, and record it if that is for us to do.
+
+        For one thread at a time. Raises SegueError.
+        """
+        self.catch_up()
+        if self._records:
+            self._claim()
+        since_us = self._clock() - self.history.last_us
+        if self._held is None and 0 <= since_us < SAMPLE_SECONDS * 1.5 * _SECOND_US:
+            return  # Somebody else records.
+        if self._held is None:
+            self._sampler.start_over()  # Others may have told of other queues meanwhile.
+        picture = self._overlook.picture(LOOK_PATIENCE_SECONDS)
+        sample = self._sampler.sample(picture)
+        if sample is None:
+            return
+        self.history.apply(sample, is_own=True)
+        if self._held is not None and sample.has_news:
+            self._append(sample)
+        self._sampler.note(sample)
+
+    # Reading -------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Take in what was recorded since the last time, or of the last days. Raises SegueError."""
+        if HISTORY_TOPIC not in self._store.topics():
+            return
+        topic = self._store.topic(HISTORY_TOPIC)
+        now_us = self._clock()
+        if self._position is None:
+            self.history.begin_from(now_us)
+            start = datetime.fromtimestamp(now_us / _SECOND_US - READ_SECONDS, UTC)
+            self._position = dict(topic.offsets(start))
+        reading = _Reading(self.history, now_us)
+        try:
+            for record in topic.records(self._position, max_records=RECORDS_READ_MAX):
+                self._position[record.partition] = record.offset + 1
+                reading.take_in(record)
+                if self._ending.is_set():
+                    return
+                self._rest()
+        except OffsetTrimmed:
+            self._position = dict(topic.offsets("earliest"))
+        reading.end()
+
+    def _rest(self) -> None:
+        """Let others have the processor: at the start of a server there may be much to read."""
+        now = time.monotonic()
+        if now - self._rested >= WORK_SECONDS:
+            self._ending.wait(REST_SECONDS)
+            self._rested = time.monotonic()
+
+    # Recording -----------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        """Become the one who records, or stay it, if nobody else is."""
+        if self._held is not None:
+            with suppress(LockLost):
+                self._held.renew(ttl=LOCK_SECONDS)
+                return
+            self._held = None
+        with suppress(LockBusy):
+            self._held = self._store.lock(HISTORY_TOPIC, ttl=LOCK_SECONDS).acquire(wait=0)
+            self._sampler.start_over()
+
+    def _append(self, sample: Sample) -> None:
+        if self._topic is None:
+            if HISTORY_TOPIC not in self._store.topics():
+                self._store.topic(HISTORY_TOPIC, partitions=1, rules=RULES)
+            # One that exists keeps its rules: its operator may have other ideas of what to keep.
+            self._topic = self._store.topic(HISTORY_TOPIC)
+        self._topic.append(encoded(sample), timestamp=sample.at_us)
+        self._sampler.written_us = sample.at_us
+
+    def _end(self) -> None:
+        """Say until when what was recorded last still held, and let others record."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        try:
+            last = self._sampler.last_words()
+            if self._topic is not None and last is not None:
+                self._append(last)
+            held.release()
+        except SegueError as error:
+            logger.info("the history ends without its last words reason=%s", error)
+
+
+class _Reading:
+    """Takes in what was recorded; of what is long ago only whole samples, and what follows them.
+
+    There are sixty times as many of the others, and points are far apart there: what happened
+    between two whole ones is taken for even.
+    """
+
+    def __init__(self, history: History, now_us: int) -> None:
+        self._history = history
+        self._latest_us = now_us + int(FUTURE_SECONDS * _SECOND_US)
+        self._close_us = now_us - int(CLOSE_SECONDS * _SECOND_US)
+        self._passed_over: deque[bytes] = deque(maxlen=PASSED_OVER_MAX)
+        """What came since the last whole one."""
+
+    def take_in(self, record: TopicRecord) -> None:
+        """Take in a record, if it is a sample."""
+        value = record.value or b""
+        if record.timestamp_us >= self._close_us:
+            self.end()
+            self._apply(value)
+        elif is_whole(value):
+            self._passed_over.clear()
+            self._apply(value, is_coarse=True)
+        else:
+            self._passed_over.append(value)
+
+    def end(self) -> None:
+        """Take in what no whole sample followed."""
+        while self._passed_over:
+            self._apply(self._passed_over.popleft())
+
+    def _apply(self, value: bytes, *, is_coarse: bool = False) -> None:
+        sample = sample_of(value)
+        if sample is None or sample.at_us > self._latest_us:
+            return
+        last_us = self._history.last_us
+        if (
+            is_coarse
+            and sample.since_us is not None
+            and 0 < sample.at_us - last_us <= 2 * WHOLE_SECONDS * _SECOND_US
+        ):
+            sample.since_us = last_us
+        self._history.apply(sample)
+
+
+class Sampler:
+    """Makes samples of what is seen, each with what changed since the one before."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, QueueSample] = {}
+        self._crew: Crew | None = None
+        self._syncs: tuple[int, int] | None = None
+        self._number = 0
+        """Of the last look that was sampled."""
+        self._held_us: int | None = None
+        """Until when what was said held."""
+        self._whole_us: int | None = None
+        self._has_news = False
+        """Whether anything changed since the last whole one."""
+        self.written_us = 0
+        """Of the last sample that was recorded."""
+
+    def start_over(self) -> None:
+        """Have the next sample be whole."""
+        self._said.clear()
+        self._held_us = self._whole_us = None
+
+    def sample(self, picture: Picture) -> Sample | None:
+        """Return a sample of what is seen; None if that is not all, or was seen before."""
+        if not picture.is_whole or picture.number == self._number:
+            return None
+        self._number = picture.number
+        seen = {
+            row.name: QueueSample.of(row.standing)
+            for row in picture.rows
+            if row.standing is not None
+        }
+        changed = {
+            name: numbers
+            for name, numbers in seen.items()
+            if not numbers.is_like(self._said.get(name))
+        }
+        listed = {*picture.others, *(row.name for row in picture.rows)}
+        gone = [name for name in self._said if name not in listed]
+        has_news = bool(changed or gone) or self._has_news
+        is_due = self._whole_us is None or (has_news and self._is_whole_due(picture.at_us))
+        wait_ms, run_ms = spreads_between(self._crew, picture.crew)
+        self._crew = picture.crew
+        return Sample(
+            is_whole=is_due,
+            at_us=picture.at_us,
+            since_us=self._held_us,
+            queues=seen if is_due else changed,
+            gone=gone,
+            wait_ms=wait_ms,
+            run_ms=run_ms,
+            syncs_per_second=self._syncs_per_second(picture),
+            free_bytes=None if picture.disk is None else picture.disk.free_bytes,
+        )
+
+    def note(self, sample: Sample) -> None:
+        """Take note that a sample was said."""
+        self._said.update(sample.queues)
+        for name in sample.gone:
+            self._said.pop(name, None)
+        self._held_us = sample.at_us
+        self._has_news = not sample.is_whole and (self._has_news or sample.has_news)
+        if sample.is_whole and sample.has_news:
+            self._whole_us = sample.at_us
+
+    def last_words(self) -> Sample | None:
+        """Return what says that nothing happened since the last sample; None if none followed."""
+        if self._held_us is None or self._held_us <= self.written_us:
+            return None
+        return Sample(at_us=self._held_us, since_us=self._held_us)
+
+    def _is_whole_due(self, at_us: int) -> bool:
+        # Also where the clock was set back.
+        return abs(at_us - (self._whole_us or 0)) >= WHOLE_SECONDS * _SECOND_US
+
+    def _syncs_per_second(self, picture: Picture) -> float | None:
+        if picture.syncs is None:
+            return None
+        before, self._syncs = self._syncs, (picture.syncs, picture.at_us)
+        if before is None or picture.at_us <= before[1]:
+            return None
+        return per_second(
+            max(0, picture.syncs - before[0]), (picture.at_us - before[1]) / _SECOND_US
+        )

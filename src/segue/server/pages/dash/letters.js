@@ -1,0 +1,317 @@
+// Dead letters: why there are any, and bringing them back or dropping them.
+
+import { get, post } from "./api.js";
+import { actButton } from "./acts.js";
+import { h } from "./dom.js";
+import { NONE, ago, count, exact, now_us, plural } from "./format.js";
+import { changed, link } from "./router.js";
+import { badge, empty, page, pager, section, table } from "./parts.js";
+import { preview } from "./queue.js";
+
+const PAGE = 25;
+const OTHER = "(other)"; // What is not told apart: there is no filter for it.
+
+export const title = ({ names }) =>
+  names.queue ? `Dead letters of ${names.queue}` : "Dead letters";
+export const isLive = true;
+
+export async function load({ names, query, overview }) {
+  if (!names.queue) return { overview: overview || (await get(["overview"])) };
+  const path = ["queues", names.queue, "dead-letters"];
+  const [groups, letters] = await Promise.all([
+    get([...path, "groups"]),
+    get(path, {
+      limit: PAGE,
+      after: query.get("after"),
+      cause: query.get("cause"),
+      pattern: query.get("pattern"),
+    }),
+  ]);
+  return { groups, letters };
+}
+
+export function view(place, data) {
+  return place.names.queue ? ofQueue(place, data) : ofAll(place.overview || data.overview);
+}
+
+function ofAll(overview) {
+  const rows = overview.queues
+    .filter((row) => row.dead)
+    .sort((one, other) => other.dead - one.dead);
+  return page(
+    "Dead letters",
+    {},
+    section(
+      "By queue",
+      { note: rows.length ? `${exact(overview.totals.dead)} in all` : null },
+      table({
+        label: "Dead letters by queue",
+        rows,
+        key: (row) => row.name,
+        none: "There are no dead letters.",
+        columns: [
+          {
+            title: "Queue",
+            cell: (row) => h("a", { href: link(["letters", row.name]) }, row.name),
+          },
+          { title: "Dead letters", isNumber: true, cell: (row) => exact(row.dead) },
+          { title: "Ready", isNumber: true, cell: (row) => count(row.ready) },
+        ],
+      }),
+    ),
+  );
+}
+
+function ofQueue({ names, query }, { groups, letters }) {
+  const [cause, pattern] = [query.get("cause"), query.get("pattern")];
+  const isFiltered = cause !== null || pattern !== null;
+  return page(
+    `Dead letters of ${names.queue}`,
+    {
+      crumbs: [
+        h("a", { href: link(["letters"]) }, "Dead letters"),
+        h("a", { href: link(["queues", names.queue]) }, names.queue),
+      ],
+      aside: groups.total ? buttons(names.queue, { cause, pattern }, groups) : null,
+    },
+    section(
+      "By cause",
+      {
+        note: noteOf(groups),
+        aside: isFiltered
+          ? h(
+              "a",
+              { href: changed({ cause: null, pattern: null, after: null, past: null }) },
+              "Show all",
+            )
+          : null,
+      },
+      groupTable(names.queue, query, groups),
+    ),
+    section(
+      isFiltered ? "Letters of this cause" : "Letters",
+      { note: "oldest first" },
+      letterTable(names.queue, query, letters),
+    ),
+  );
+}
+
+function noteOf({ counted, total, is_complete }) {
+  return is_complete
+    ? plural(total, "letter")
+    : `${exact(counted)} of ${exact(total)} counted so far`;
+}
+
+function groupTable(queue, query, { groups }) {
+  const now = now_us();
+  return table({
+    label: "Dead letters by cause",
+    rows: groups,
+    key: (row) => `${row.cause} ${row.pattern}`,
+    none: "There are no dead letters.",
+    columns: [
+      { title: "Cause", cell: (row) => badge(row.cause || "unknown", "dead") },
+      {
+        title: "Reason",
+        isWide: true,
+        cell: (row) =>
+          row.pattern === OTHER
+            ? "other reasons"
+            : h(
+                "a",
+                {
+                  href: changed({
+                    cause: row.cause,
+                    pattern: row.pattern,
+                    after: null,
+                    past: null,
+                  }),
+                  title: row.example ? row.example.reason : null,
+                  "aria-current":
+                    query.get("cause") === row.cause && query.get("pattern") === row.pattern
+                      ? "true"
+                      : null,
+                },
+                row.pattern || "no reason given",
+              ),
+      },
+      { title: "Letters", isNumber: true, cell: (row) => exact(row.count) },
+      { title: "First", cell: (row) => ago(row.first_us, now) },
+      { title: "Last", cell: (row) => ago(row.last_us, now) },
+      {
+        title: "Example",
+        cell: (row) =>
+          row.example
+            ? h(
+                "a",
+                {
+                  href: link(["queues", queue, "messages", row.example.id], {
+                    number: row.example.number,
+                  }),
+                },
+                row.example.id,
+              )
+            : NONE,
+      },
+    ],
+  });
+}
+
+function letterTable(queue, query, { letters, next }) {
+  const now = now_us();
+  return [
+    letters.length
+      ? table({
+          label: "Dead letters",
+          rows: letters,
+          key: (row) => row.number,
+          columns: [
+            {
+              title: "Message",
+              cell: (row) =>
+                h(
+                  "a",
+                  {
+                    href: link(["queues", queue, "messages", row.message.id], {
+                      number: row.number,
+                    }),
+                  },
+                  row.message.id,
+                ),
+            },
+            { title: "Died", cell: (row) => ago(row.died_us, now) },
+            { title: "Cause", cell: (row) => row.cause || NONE },
+            { title: "Tries", isNumber: true, cell: (row) => row.tries },
+            {
+              title: "Reason",
+              isWide: true,
+              cell: (row) => h("span.reason", {}, row.reason || NONE),
+            },
+            { title: "Body", isWide: true, cell: (row) => preview(row.message) },
+            {
+              title: "",
+              name: "acts",
+              cell: (row) =>
+                h(
+                  "div.buttons",
+                  {},
+                  actButton("Redrive", one(queue, row, "redrive"), {
+                    label: `Redrive ${row.message.id}`,
+                  }),
+                  actButton("Discard", one(queue, row, "discard"), {
+                    tone: "danger",
+                    label: `Discard ${row.message.id}`,
+                  }),
+                ),
+            },
+          ],
+        })
+      : empty(
+          next !== null && next !== undefined
+            ? "None here fits: there are more to look through."
+            : query.get("after")
+              ? "There are no more."
+              : query.get("cause") === null
+                ? "There are none."
+                : "None fits.",
+        ),
+    pager(query, next, { shown: letters.length }),
+  ];
+}
+
+function one(queue, letter, verb) {
+  const body = { letters: [{ number: letter.number, id: letter.message.id }] };
+  const isRedrive = verb === "redrive";
+  return {
+    title: `${isRedrive ? "Redrive" : "Discard"} ${letter.message.id}?`,
+    button: isRedrive ? "Bring it back" : "Drop it for good",
+    tone: isRedrive ? "primary" : "danger",
+    types: isRedrive ? null : letter.message.id,
+    says: isRedrive
+      ? "It goes to the front of its priority, with all its deliveries anew."
+      : "It is dropped for good. This cannot be undone.",
+    run: async () => {
+      const done = await post(["queues", queue, "dead-letters", verb], body);
+      const n = isRedrive ? done.redriven : done.count;
+      return n
+        ? `${letter.message.id} is ${isRedrive ? "back" : "dropped"}`
+        : `${letter.message.id} was no dead letter any more`;
+    },
+  };
+}
+
+function buttons(queue, chosen, groups) {
+  const path = ["queues", queue, "dead-letters"];
+  const which =
+    chosen.pattern !== null
+      ? `those of “${chosen.pattern || "no reason"}”`
+      : chosen.cause !== null
+        ? `those of cause ${chosen.cause}`
+        : "all dead letters";
+  const body = ({ reason, limit, rate }, extra) => ({
+    cause: chosen.cause,
+    pattern: chosen.pattern,
+    reason: reason || null,
+    limit,
+    ...(rate === undefined ? {} : { rate }),
+    ...extra,
+  });
+  const fields = [
+    { name: "reason", label: "Only where the reason contains", hint: "leave empty for any" },
+    {
+      name: "limit",
+      label: "At most",
+      type: "number",
+      min: 1,
+      step: 1,
+      hint: "letters; leave empty for all",
+    },
+  ];
+  const redrive = {
+    title: `Redrive dead letters of ${queue}`,
+    button: "Bring them back",
+    says: [
+      `This brings ${which} back to the front of their priority, with all their deliveries anew.`,
+    ],
+    fields: [
+      ...fields,
+      {
+        name: "rate",
+        label: "No faster than",
+        type: "number",
+        min: 0.1,
+        step: "any",
+        hint: "letters a second; leave empty for as fast as it goes. Keep this page open meanwhile.",
+      },
+    ],
+    preview: async (said) =>
+      `${plural((await post([...path, "redrive"], body(said, { dry_run: true }))).matched, "letter")} would be brought back.`,
+    run: async (said) => {
+      const done = await post([...path, "redrive"], body(said, { dry_run: false }));
+      return `${exact(done.redriven)} of ${plural(done.matched, "dead letter")} of ${queue} brought back${done.stopped ? "; it was stopped, there may be more" : ""}`;
+    },
+  };
+  const discard = {
+    title: `Discard dead letters of ${queue}`,
+    button: "Drop them for good",
+    tone: "danger",
+    types: queue,
+    says: [`This drops ${which} for good. It cannot be undone.`],
+    fields,
+    preview: async (said) =>
+      `${plural((await post([...path, "redrive"], body(said, { dry_run: true }))).matched, "letter")} would be dropped.`,
+    run: async (said) =>
+      `${plural((await post([...path, "discard"], body(said))).count, "dead letter")} of ${queue} dropped`,
+  };
+  const n = groups.groups
+    .filter(
+      (each) =>
+        (chosen.cause === null || each.cause === chosen.cause) &&
+        (chosen.pattern === null || each.pattern === chosen.pattern),
+    )
+    .reduce((sum, each) => sum + each.count, 0);
+  return [
+    actButton(`Redrive ${count(n)}…`, redrive, { tone: "primary" }),
+    actButton(`Discard ${count(n)}…`, discard, { tone: "danger" }),
+  ];
+}

@@ -1,0 +1,227 @@
+// Limits of every queue, and the switches that pause them.
+
+import { get, post, put } from "./api.js";
+import { actButton } from "./acts.js";
+import { h } from "./dom.js";
+import { NONE, exact, percent, rate, seconds } from "./format.js";
+import { badge, bar, page, pager, section, table } from "./parts.js";
+import { link } from "./router.js";
+
+const PAGE = 100;
+
+export const title = () => "Limits";
+export const load = ({ query }) =>
+  get(["overview", "limits"], { after: query.get("after"), limit: PAGE });
+
+export function view({ query }, { queues, next }) {
+  return page(
+    "Limits and switches",
+    {},
+    section(
+      "Queues",
+      {},
+      table({
+        label: "Limits of queues",
+        rows: queues,
+        key: (row) => row.name,
+        none: [
+          "There are no queues yet. Push a message: ",
+          h("code", {}, "segue queue push data orders hello"),
+        ],
+        columns: [
+          { title: "Queue", cell: (row) => h("a", { href: link(["queues", row.name]) }, row.name) },
+          {
+            title: "Delivers",
+            cell: (row) =>
+              row.problem
+                ? [badge("unreadable", "dead"), " ", h("span.reason", {}, row.problem)]
+                : [row.paused ? badge("paused", "warn") : badge("yes", "good"), " ", toggle(row)],
+          },
+          {
+            title: "Rate",
+            isNumber: true,
+            cell: (row) =>
+              limit(row.rules, (rules) => (rules.rate === null ? null : rate(rules.rate))),
+          },
+          {
+            title: "Leases at once",
+            isNumber: true,
+            cell: (row) =>
+              limit(row.rules, (rules) =>
+                rules.max_leases === null
+                  ? null
+                  : `${exact(row.leased)} of ${exact(rules.max_leases)}`,
+              ),
+          },
+          {
+            title: "Of one group",
+            isNumber: true,
+            cell: (row) => limit(row.rules, (rules) => rules.group_concurrency),
+          },
+          {
+            title: "Capacity",
+            isNumber: true,
+            cell: (row) =>
+              limit(row.rules, (rules) =>
+                rules.capacity === null
+                  ? null
+                  : [
+                      `${percent(row.capacity_used)} of ${exact(rules.capacity)} `,
+                      bar(row.capacity_used || 0, row.capacity_used > 0.9 ? "dead" : "ready"),
+                    ],
+              ),
+          },
+          {
+            title: "Tries",
+            isNumber: true,
+            cell: (row) => limit(row.rules, (rules) => rules.max_deliveries),
+          },
+          {
+            title: "Lease",
+            isNumber: true,
+            cell: (row) => limit(row.rules, (rules) => seconds(rules.lease_ttl)),
+          },
+          {
+            title: "",
+            name: "acts",
+            cell: (row) =>
+              row.problem
+                ? null
+                : actButton("Change…", change(row), { label: `Change the limits of ${row.name}` }),
+          },
+        ],
+      }),
+      pager(query, next, { shown: queues.length }),
+    ),
+  );
+}
+
+function limit(rules, of) {
+  const value = rules ? of(rules) : null;
+  return value === null || value === undefined ? h("span.dim", {}, NONE) : value;
+}
+
+function toggle(row) {
+  const path = ["queues", row.name];
+  return row.paused
+    ? actButton(
+        "Resume",
+        {
+          title: `Resume ${row.name}?`,
+          button: "Resume",
+          says: "What is ready will be delivered.",
+          run: async () => {
+            await post([...path, "resume"]);
+            return `${row.name} delivers again`;
+          },
+        },
+        { label: `Resume ${row.name}` },
+      )
+    : actButton(
+        "Pause",
+        {
+          title: `Pause ${row.name}?`,
+          button: "Pause",
+          says: "Nothing is delivered until it is resumed. Pushing goes on.",
+          run: async () => {
+            await post([...path, "pause"]);
+            return `${row.name} is paused`;
+          },
+        },
+        { label: `Pause ${row.name}` },
+      );
+}
+
+// Changing the limits of a queue, as an act.
+export function change({ name, rules }) {
+  const none = "leave empty for no limit";
+  return {
+    title: `Limits of ${name}`,
+    button: "Change them",
+    says: "They hold for everybody from now on. What is out stays as it was taken.",
+    fields: [
+      {
+        name: "rate",
+        label: "Messages a second",
+        type: "number",
+        min: 0,
+        step: "any",
+        value: rules.rate ?? "",
+        hint: none,
+      },
+      {
+        name: "rate_burst",
+        label: "At once, if there was none for a while",
+        type: "number",
+        min: 1,
+        step: 1,
+        value: rules.rate_burst,
+      },
+      {
+        name: "max_leases",
+        label: "Leases at once",
+        type: "number",
+        min: 1,
+        step: 1,
+        value: rules.max_leases ?? "",
+        hint: none,
+      },
+      {
+        name: "group_concurrency",
+        label: "Of one group at once",
+        type: "number",
+        min: 1,
+        step: 1,
+        value: rules.group_concurrency,
+      },
+      {
+        name: "capacity",
+        label: "Capacity",
+        type: "number",
+        min: 1,
+        step: 1,
+        value: rules.capacity ?? "",
+        hint: none,
+      },
+      {
+        name: "on_full",
+        label: "When it is full",
+        choices: [
+          ["refuse", "refuse"],
+          ["block", "wait"],
+          ["drop_oldest", "drop the oldest"],
+        ],
+        value: rules.on_full,
+      },
+      {
+        name: "max_deliveries",
+        label: "Tries",
+        type: "number",
+        min: 1,
+        step: 1,
+        value: rules.max_deliveries ?? "",
+        hint: none,
+      },
+      {
+        name: "lease_ttl",
+        label: "Lease, in seconds",
+        type: "number",
+        min: 0,
+        step: "any",
+        value: rules.lease_ttl,
+      },
+    ],
+    run: async (said) => {
+      // Read again: somebody else may have changed others of them meanwhile.
+      const now = await get(["queues", name, "rules"]);
+      const kept = Object.fromEntries(
+        Object.entries(said).filter(
+          ([field, value]) =>
+            value !== null || ["rate", "max_leases", "capacity", "max_deliveries"].includes(field),
+        ),
+      );
+      await put(["queues", name, "rules"], { ...now, ...kept });
+      return `The limits of ${name} are changed`;
+    },
+  };
+}
