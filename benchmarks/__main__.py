@@ -12,6 +12,7 @@ from typing import Final
 from benchmarks import (
     append,
     batch,
+    dashboard,
     durable,
     idle,
     queue,
@@ -41,6 +42,7 @@ BENCHMARKS: Final[dict[str, Callable[[Session], None]]] = {
     "task_limits": task_limits.run,
     redis_parts.ALL: redis_parts.run,
     "server": server.run,
+    "dashboard": dashboard.run,
     "read": read.run,
     "reopen": reopen.run,
     "segment_size": segment_size.run,

@@ -95,8 +95,8 @@ def run(session: Session, scale: Scale | None = None) -> None:
                 _section(session, "push one by one", [not_run(SEGUE, reason)], scale)
             )
             return
-        fast = stack.enter_context(_serving(SEGUE, directory / "os", "os"))
-        slow = stack.enter_context(_serving(ALWAYS, directory / "always", "always"))
+        fast = stack.enter_context(serving(SEGUE, directory / "os", "os"))
+        slow = stack.enter_context(serving(ALWAYS, directory / "always", "always"))
         ceiling = stack.enter_context(_ceiling())
         one = _pushes(session, load, (fast, slow, ceiling), scale, 1)
         session.report.add(one)
@@ -278,7 +278,8 @@ def _loaded(
 
 
 @contextmanager
-def _serving(name: str, store: Path, sync: str) -> Iterator[Running]:
+def serving(name: str, store: Path, sync: str) -> Iterator[Running]:
+    """Have a server run on a directory."""
     segue = Path(sys.executable).with_name("segue")
     yield from _run_server(name, [segue, "serve", store, "--sync", sync, "--port"])
 
