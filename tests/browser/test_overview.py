@@ -451,6 +451,32 @@ def test_a_chart_tells_its_last_figures_before_anything_new_comes(dashboard: Das
     expect(legend(page, DEPTH, "ready")).to_have_text("0")
 
 
+def test_charts_that_are_shown_no_more_are_let_go(dashboard: Dashboard) -> None:
+    """A dashboard stays open for weeks: what was shown does not pile up."""
+    page = dashboard.page
+    page.add_init_script(
+        """const observe = MutationObserver.prototype.observe;
+        window.watching = 0;
+        MutationObserver.prototype.observe = function (...what) {
+          window.watching += 1;
+          return observe.apply(this, what);
+        };"""
+    )
+    dashboard.open()
+    until(page, lambda: is_drawn(described(page, DEPTH)))
+    watching = page.evaluate("watching")
+    for _ in range(3):
+        page.get_by_role("navigation", name="Screens").get_by_role("link", name="Limits").click()
+        expect(heading(page, "Limits and switches")).to_be_visible()
+        page.go_back()
+        until(page, lambda: is_drawn(described(page, DEPTH)))
+
+    drawn = page.locator(".uplot").count()
+    assert drawn >= 3
+    until(page, lambda: page.evaluate("uPlot.sync('segue').plots.length") == drawn)
+    assert page.evaluate("watching") == watching
+
+
 def test_a_queue_has_charts_of_its_own(dashboard: Dashboard, queues: dict[str, Queue]) -> None:
     """Which tell of that queue alone."""
     page = dashboard.open("/queues/mail")

@@ -20,8 +20,9 @@ export function chart({ key, title, at_us, series, format }) {
   let plot = null;
   let theme = "";
 
-  function draw() {
+  node.draw = () => {
     const { clientWidth } = place;
+    if (!node.isConnected) end();
     if (!clientWidth || !node.isConnected) return;
     const now = document.documentElement.dataset.theme;
     const data = [
@@ -40,6 +41,13 @@ export function chart({ key, title, at_us, series, format }) {
     }
     describe(place, title, node.figures);
     if (plot.cursor.idx === null || plot.cursor.idx === undefined) showLast();
+  };
+
+  // Plots know each other, to point at the same moment: one that is gone would be kept for ever.
+  function end() {
+    resizing.disconnect();
+    if (plot) plot.destroy();
+    plot = null;
   }
 
   // What the legend tells while nobody points at a moment.
@@ -52,12 +60,18 @@ export function chart({ key, title, at_us, series, format }) {
 
   node.keep = (fresh) => {
     node.figures = fresh.figures;
-    draw();
+    node.draw();
   };
-  new ResizeObserver(draw).observe(place);
-  new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  // Tells of the first size, of every other, and of none: when the chart leaves the page.
+  const resizing = new ResizeObserver(node.draw);
+  resizing.observe(place);
   return node;
 }
+
+// One for all of them: what watches the document is kept for as long as that is there.
+new MutationObserver(() => {
+  for (const node of document.querySelectorAll(".chart")) node.draw();
+}).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
 function describe(place, title, { series, format }) {
   const last = series.map((each) => {
