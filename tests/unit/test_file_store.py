@@ -1,7 +1,12 @@
 """A directory as a store: what it is called, what makes it one, and who may use it."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,8 +21,11 @@ from segue.errors import (
     UnsupportedFormat,
 )
 from segue.log.disk import Disk
+from segue.stores.file.core import QueueCore
 from segue.stores.opening import directory_of
 from tests.unit.support import no_descriptor_left_open
+
+PATIENCE_SECONDS: Final = 60.0
 
 
 class ImpatientDisk(Disk):
@@ -76,6 +84,119 @@ def test_a_url_opens_the_same_directory(scratch: Path) -> None:
 
         assert message is not None
         assert Path(store.url) == scratch / "data"
+
+
+# Several at once ----------------------------------------------------------------------------
+
+
+class HeldOpening:
+    """Queues called `slow` that take until they are let through to be opened."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.is_let_through = threading.Event()
+        self.count = 0
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldOpening]:
+    """As where a process that was stopped has a queue's ledger locked."""
+    held = HeldOpening()
+    prepare = QueueCore._prepare
+
+    def wait(core: QueueCore) -> None:
+        if core.name == "slow":
+            held.count += 1
+            held.begun.set()
+            assert held.is_let_through.wait(PATIENCE_SECONDS)
+        prepare(core)
+
+    monkeypatch.setattr(QueueCore, "_prepare", wait)
+    yield held
+    held.is_let_through.set()
+
+
+@contextmanager
+def in_threads(count: int, held: HeldOpening) -> Iterator[ThreadPoolExecutor]:
+    """Yield threads, which come back whatever happens."""
+    with ThreadPoolExecutor(count) as threads:
+        try:
+            yield threads
+        finally:
+            held.is_let_through.set()
+
+
+def test_a_queue_that_takes_long_to_open_holds_up_nothing_else(
+    scratch: Path, held: HeldOpening
+) -> None:
+    """Other queues, topics, locks and rings are handed out at once, and can be removed."""
+    with opened(scratch) as store, in_threads(2, held) as threads:
+        slow = threads.submit(store.queue, "slow")
+        assert held.begun.wait(PATIENCE_SECONDS)
+
+        def use_all_others() -> list[object]:
+            store.queue("quick").push(b"x")
+            store.topic("events", partitions=1)
+            store.ring("ring", capacity=4)
+            store.lock("lock").acquire(wait=0).release()
+            return [store.remove_queue("quick"), store.queues(), store.topics(), store.locks()]
+
+        others = threads.submit(use_all_others).result(PATIENCE_SECONDS)
+        is_still_held = not slow.done()
+        held.is_let_through.set()
+        slow.result(PATIENCE_SECONDS).push(b"x")
+
+        assert others == [True, [], ["events"], ["lock"]]
+        assert is_still_held
+        assert store.queues() == ["slow"]
+
+
+def test_a_queue_that_many_ask_for_at_once_is_opened_once(scratch: Path, held: HeldOpening) -> None:
+    """Whoever comes while it is opened waits for that."""
+    with opened(scratch) as store, in_threads(4, held) as threads:
+        asked = [threads.submit(store.queue, "slow") for _ in range(4)]
+        assert held.begun.wait(PATIENCE_SECONDS)
+        held.is_let_through.set()
+        for each in asked:
+            each.result(PATIENCE_SECONDS).push(b"x")
+
+        assert held.count == 1
+        assert store.queue("slow").count().ready == 4
+
+
+def test_a_queue_that_is_opened_while_its_store_is_closed_is_closed_too(
+    scratch: Path, held: HeldOpening
+) -> None:
+    """Whoever asked for it is told so, and nothing stays open."""
+    with no_descriptor_left_open(), in_threads(1, held) as threads:
+        store = opened(scratch)
+        slow = threads.submit(store.queue, "slow")
+        assert held.begun.wait(PATIENCE_SECONDS)
+        store.close()
+        held.is_let_through.set()
+
+        with pytest.raises(StoreClosed):
+            slow.result(PATIENCE_SECONDS)
+
+
+def test_a_queue_that_could_not_be_made_anew_can_be_the_next_time(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was removed by another process is closed, and that is no reason to refuse it."""
+    with opened(scratch) as store, opened(scratch) as other:
+        store.queue("jobs").push(b"x")
+        other.remove_queue("jobs")
+        with monkeypatch.context() as failing:
+            failing.setattr(QueueCore, "_prepare", _fail)
+            with pytest.raises(StorageError):
+                store.queue("jobs")
+        store.queue("jobs").push(b"y")
+
+        assert store.queue("jobs").count().ready == 1
+
+
+def _fail(_: QueueCore) -> None:
+    raise StorageError("too many open files")
 
 
 # The directory -----------------------------------------------------------------------------

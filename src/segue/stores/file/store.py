@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from segue.delivery.rules import QueueRules
@@ -45,6 +45,13 @@ EPOCH_DIGITS_MAX: Final = 8
 REMOVAL_LOCK: Final = ".removal"
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Core = TypeVar("Core", bound=_Closable)
+
+
 class FileStore:
     """Queues, rings, locks and topics in a directory. Safe from any thread."""
 
@@ -53,6 +60,9 @@ class FileStore:
         self.url = url
         self.heartbeat = Heartbeat()
         self._lock = threading.RLock()
+        """For what is known to be open. Nothing is opened under it: that may take long."""
+        self._turns: WeakValueDictionary[tuple[str, str], threading.RLock] = WeakValueDictionary()
+        """Whose turn it is to open, remove or let go of one queue or ring, for those in use."""
         self._queues: dict[str, QueueCore] = {}
         self._rings: dict[str, RingCore] = {}
         self._locks: WeakValueDictionary[str, LockCore] = WeakValueDictionary()
@@ -70,8 +80,7 @@ class FileStore:
 
     def queue(self, name: str, rules: QueueRules | None = None) -> Queue:
         """Return the queue called `name`."""
-        with self._lock:
-            self._require_open()
+        with self._turn_of(QUEUES, name):
             core = self._queue_core(name)
             if rules is not None:
                 core.configure(rules)
@@ -82,10 +91,20 @@ class FileStore:
 
         For servers, where everybody may ask for any name.
         """
-        with self._lock:
-            core = self._queues.pop(name, None)
-        if core is not None:
-            core.close()
+        with self._turn_of(QUEUES, name):
+            with self._lock:
+                core = self._queues.pop(name, None)
+            if core is not None:
+                core.close()
+
+    def is_queue_open(self, name: str) -> bool:
+        """Tell whether the files of a queue are open here."""
+        return name in self._queues
+
+    @property
+    def queues_open(self) -> int:
+        """How many queues have their files open here."""
+        return len(self._queues)
 
     def queues(self) -> list[str]:
         """Return the names of the queues there are."""
@@ -99,24 +118,26 @@ class FileStore:
         return exists(path / "lanes") or exists(path / "aside")
 
     def _queue_core(self, name: str) -> QueueCore:
-        """Return the queue, opened once; made anew if somebody removed it."""
+        """Return the queue, opened once; made anew if somebody removed it. For whose turn it is."""
+        self._require_open()
         core = self._queues.get(name)
         if core is not None:
             try:
                 core.look_at_rules()
             except QueueRemoved:
-                core.close()
+                self.let_go_of_queue(name)
             else:
                 return core
+        return self._kept(self._queues, name, self._opened_queue(name))
+
+    def _opened_queue(self, name: str) -> QueueCore:
         path = self.place.path(QUEUES, name)
         epoch_min = _read_epoch(path, self.place) + 1
         try:
-            core = QueueCore(name, path, self.place, epoch_min=epoch_min)
+            return QueueCore(name, path, self.place, epoch_min=epoch_min)
         except QueueRemoved:
             with self._removing():
-                core = self._made_anew(name, path)
-        self._queues[name] = core
-        return core
+                return self._made_anew(name, path)
 
     def _made_anew(self, name: str, path: Path) -> QueueCore:
         epoch_min = _read_epoch(path, self.place) + 1
@@ -136,7 +157,7 @@ class FileStore:
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""
         path = self.place.path(QUEUES, name)
-        with self._lock:
+        with self._turn_of(QUEUES, name):
             self._require_open()
             if not self.place.disk.exists(path):
                 return False
@@ -145,8 +166,7 @@ class FileStore:
                 # A queue made anew under the name must not give the same tokens again.
                 epoch = str(core.remove()).encode()
                 self.place.disk.replace_file(_epoch_path(path), epoch, sync=True)
-                del self._queues[name]
-                core.close()
+                self.let_go_of_queue(name)
                 return _remove(path, self.place)
 
     # Rings ---------------------------------------------------------------------------------
@@ -162,11 +182,11 @@ class FileStore:
         """Return the ring called `name`."""
         path = self.place.path(RINGS, name)
         check_request(capacity, entries_per_segment, mode)
-        with self._lock:
+        with self._turn_of(RINGS, name):
             self._require_open()
             core = self._rings.get(name)
             if core is None:
-                core = self._rings[name] = open_ring(
+                opened = open_ring(
                     name,
                     path,
                     self.place,
@@ -174,6 +194,7 @@ class FileStore:
                     entries_per_segment=entries_per_segment,
                     mode=mode,
                 )
+                core = self._kept(self._rings, name, opened)
             else:
                 require_shape(
                     name,
@@ -231,7 +252,21 @@ class FileStore:
         place = self.place
         return [name for name in place.names(TOPICS) if exists(place.path(TOPICS, name), place)]
 
-    # Closing -------------------------------------------------------------------------------
+    # Opening and closing -------------------------------------------------------------------
+
+    def _turn_of(self, kind: str, name: str) -> threading.RLock:
+        """Return what keeps others from one queue or ring; from all others it keeps nobody."""
+        with self._lock:
+            return self._turns.setdefault((kind, name), threading.RLock())
+
+    def _kept(self, cores: dict[str, Core], name: str, core: Core) -> Core:
+        """Return what was opened, for the next who asks as well. Raises StoreClosed."""
+        with self._lock:
+            if not self._closed:
+                cores[name] = core
+                return core
+        core.close()  # Whoever closed the store did not know of it.
+        raise StoreClosed(f"{self.url} is closed")
 
     def _require_open(self) -> None:
         if self._closed:
@@ -243,12 +278,11 @@ class FileStore:
             if self._closed:
                 return
             self._closed = True
+            cores: list[_Closable] = [*self._queues.values(), *self._rings.values()]
         self.heartbeat.close()
         with ExitStack() as closing:
-            for queue in self._queues.values():
-                closing.callback(queue.close)
-            for ring in self._rings.values():
-                closing.callback(ring.close)
+            for core in cores:
+                closing.callback(core.close)
             for lock in list(self._locks.values()):
                 closing.callback(lock.close)
             for topic in list(self._topics.values()):
