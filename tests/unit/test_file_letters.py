@@ -7,12 +7,15 @@ from typing import cast
 
 import pytest
 
+from segue.delivery.message import Key, MessageId
 from segue.delivery.ranges import OffsetRanges
 from segue.log import Log
 from segue.log.record import Record
+from segue.log.segment import SegmentView
 from segue.stores.contract import Queue
+from segue.stores.file import letter_search, neighbours
 from segue.stores.file import letters as module
-from segue.stores.file import neighbours
+from segue.stores.file.queue import FileQueue
 from segue.stores.letters import DeadLetters
 from segue.stores.opening import open_directory
 from segue.stores.queue_base import QueueBase
@@ -32,6 +35,38 @@ def queue(scratch: Path) -> Iterator[Queue]:
 
 def letters_of(queue: Queue) -> DeadLetters:
     return cast("QueueBase", queue).letters
+
+
+def test_a_letter_is_searched_for_only_where_letters_are(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nowhere if there are none; not in segments that all have left, which may be many."""
+    core = cast("FileQueue", queue)._core
+    looked: list[int] = []
+    real = letter_search._found_in
+
+    def note(view: SegmentView, stop: int, key: Key) -> Iterator[int]:
+        looked.append(view.first_offset)
+        return real(view, stop, key)
+
+    monkeypatch.setattr(letter_search, "_found_in", note)
+    log = core.lanes.dead.log
+    for number in (50, 51, 52):
+        log.roll()
+        queue.push(b"%d" % number)
+        queue.lease().bury("late")
+    assert [view.first_offset for view in log.segments()] == [0, 50, 51, 52]
+    queue.discard(where=lambda letter: letter.number in {50, 51})
+    settled, dead = queue.push(b"settled"), MessageId("0-3")
+    queue.pop()
+    found = [queue.look_up(each) for each in (settled, dead)]
+    looked_with_some, looked[:] = list(looked), []
+    queue.discard()
+    with_none = queue.look_up(settled)
+
+    assert [each and each.state for each in found] == [None, "dead"]
+    assert looked_with_some == [52, 0] * 2
+    assert (with_none, looked) == (None, [])
 
 
 @pytest.mark.parametrize("gap", [0, 1, 64])

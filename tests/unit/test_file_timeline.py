@@ -270,6 +270,27 @@ def test_the_next_look_passes_over_what_is_about_others(
     assert whats(again) == whats(first) == ["pushed", "leased", "acked"]
 
 
+def test_another_who_looks_at_the_same_time_may_add_what_it_learned(opener: Opener) -> None:
+    """What is remembered of old stretches is forgotten while others add new ones to it."""
+    store = opener()
+    id_ = store.queue("jobs").push(b"work")
+    log = core_of(store).journal.log
+    remembered: dict[int, traces.Sketch] = {}
+
+    class Start(int):
+        """Where a stretch begins; to compare it takes as long as another needs to add one."""
+
+        def __lt__(self, other: int) -> bool:
+            remembered[100 - self] = {}
+            return super().__lt__(other)
+
+    remembered.update({Start(start): {} for start in (-2, -1)})
+    found = traces_of(log, key_of(id_), Offset(log.next_offset), remembered)
+
+    assert found.missed == 0
+    assert sorted(remembered) == [101, 102]
+
+
 def test_without_numpy_the_newest_events_are_looked_at(
     opener: Opener, steps: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,10 +49,14 @@ class Browsing:
 
     def letter_of(self, key: Key) -> Record | None:
         """Return the dead letter that a message is, if it is one; searched for, not in a turn."""
-        lanes = self._core.lanes
-        for record in letters_of(lanes.dead.log, key) if lanes.has_dead else ():
-            with self._core.turn():
-                if record.offset in self._core.ledger.dead:
+        core = self._core
+        with core.turn():
+            there = core.ledger.dead.copy()
+        if not there or not core.lanes.has_dead:
+            return None
+        for record in letters_of(core.lanes.dead.log, key, there):
+            with core.turn():
+                if record.offset in core.ledger.dead:
                     return record
         return None
 

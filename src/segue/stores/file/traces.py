@@ -138,8 +138,9 @@ def traces_of(log: Log, key: Key, end: Offset, sketches: dict[int, Sketch]) -> T
     """
     end = min(end, log.next_offset)
     first = min(log.first_offset, end)
-    for gone in [start for start in sketches if start < first]:
-        sketches.pop(gone, None)
+    for start in list(sketches):  # As it is now: another who looks may add to it meanwhile.
+        if start < first:
+            sketches.pop(start, None)
     sieve: Sieve = PlainSieve(key)
     if end - first > FEW_EVENTS:
         try:
