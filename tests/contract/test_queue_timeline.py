@@ -169,6 +169,7 @@ def test_death_and_return_are_told(store: Store, world: World, clock: ManualCloc
 
     dead = queue.timeline(id_)
     assert (dead.state, dead.reason, dead.tries) == ("dead", "no ink", 2)
+    assert [dead.letter] == [letter.number for letter in queue.dead_letters()]
     assert dead.message is not None
     assert (dead.message.body, dead.message.attempt) == (b"work", 2)
     assert whats(dead)[-2:] == ["failed", "dead"]
@@ -178,6 +179,7 @@ def test_death_and_return_are_told(store: Store, world: World, clock: ManualCloc
     queue.redrive()
     back = queue.timeline(id_)
     assert (back.state, back.tries, whats(back)[-1]) == ("ready", 0, "redriven")
+    assert back.letter is None
     if keeps_events(world):
         assert whats(back) == [
             *("pushed", "leased", "failed", "leased", "failed", "dead", "redriven")

@@ -140,6 +140,37 @@ def test_a_page_of_large_letters_has_few_of_them_and_the_next_goes_on(
 # Pages and groups --------------------------------------------------------------------------
 
 
+def test_as_much_of_each_body_is_told_as_is_asked_for(place: Place) -> None:
+    """A list shows the beginnings: a page of large letters need not be sent for that."""
+    queue = place.store.queue("jobs")
+    queue.push_many(["ä" * 1_000, b"\xff" * 1_000])
+    for job in queue.lease_many(2):
+        job.bury("large")
+    said = place.ask("GET", f"{LETTERS}?after=9&body_bytes=5")
+
+    letters = cast("list[dict[str, dict[str, object]]]", said.json["letters"])
+    assert [each["message"].get("body") for each in letters] == ["ää", None]
+    assert [each["message"].get("body_base64") for each in letters] == [None, "//////8="]
+    for wrong in ("-1", "9000000"):
+        assert place.ask("GET", f"{LETTERS}?body_bytes={wrong}").status == 400
+
+
+def test_a_list_of_messages_tells_how_they_begin_and_where_it_goes_on(place: Place) -> None:
+    """Fewer than asked for are the last ones, unless they are large."""
+    queue = place.store.queue("mail")
+    queue.push_many([b"x" * 2_000_000, *[b"y" * 1_000] * 3])
+
+    def listed(query: str) -> tuple[list[object], object]:
+        told = place.ask("GET", f"/api/v1/queues/mail/messages?body_bytes=3&{query}")
+        messages = cast("list[dict[str, dict[str, object]]]", told.json["messages"])
+        return [each["message"]["body"] for each in messages], told.json.get("next")
+
+    assert listed("limit=2&after=0-0") == (["yyy", "yyy"], "0-2")
+    assert listed("limit=9&after=0-0") == (["yyy"] * 3, None)
+    assert listed("limit=9") == (["xxx", *["yyy"] * 3], "0-3")
+    assert listed("limit=9&after=0-3") == ([], None)
+
+
 def page(place: Place, **query: str | int) -> tuple[list[int], object]:
     """Return the numbers of a page's letters, and where the next one goes on."""
     said = place.ask("GET", f"{LETTERS}?{urlencode(query)}").json

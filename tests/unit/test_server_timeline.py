@@ -50,6 +50,7 @@ def test_all_is_told_of_a_message_that_is_settled(place: Place) -> None:
         "seconds_left": None,
         "reason": "",
         "tries": 2,
+        "letter": None,
         "events": said.json["events"],
         "is_whole": True,
         "since_us": None,

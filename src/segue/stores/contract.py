@@ -176,6 +176,8 @@ class Timeline:
     seconds_left: float | None = None
     reason: str = ""
     tries: int = 0
+    letter: int | None = None
+    """The number of the dead letter that it is."""
     events: tuple[TimelineEvent, ...] = ()
     """What happened, oldest first."""
     is_whole: bool = False

@@ -17,6 +17,7 @@ from segue.server.call import Call
 from segue.server.letter_index import OTHER, LetterGroup
 from segue.server.letter_index import shown as reason_shown
 from segue.server.refusal import Refused
+from segue.server.routes.queues import require_body_bytes
 from segue.server.routing import Role, Route, Stream
 from segue.server.streams import NDJSON, lines_of
 from segue.stores.http.wire.letter_groups import (
@@ -59,6 +60,8 @@ class Page(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Only those that died of this."""
     pattern: str | None = None
     """Only those whose reason is of this pattern, as the groups tell it."""
+    body_bytes: int | None = None
+    """How much of each body to tell; all of it unless that is said."""
 
 
 class Behind(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +80,7 @@ def page(call: Call) -> LetterPage:
     asked = call.query(Page)
     if not 1 <= asked.limit <= LETTERS_MAX:
         raise InvalidArgument(f"limit must be from 1 to {LETTERS_MAX}: {asked.limit}")
+    require_body_bytes(asked.body_bytes)
     chosen = Letters(cause=asked.cause, pattern=asked.pattern)
     walk = _Walk(
         _like(call, chosen, after=asked.after),
@@ -86,7 +90,8 @@ def page(call: Call) -> LetterPage:
     shown = PageOf[DeadLetter](asked.limit)
     shown.fill(walk)
     return LetterPage(
-        letters=[letter_json(letter) for letter in shown.found], next=walk.next_after(shown.found)
+        letters=[letter_json(letter, body_bytes=asked.body_bytes) for letter in shown.found],
+        next=walk.next_after(shown.found),
     )
 
 

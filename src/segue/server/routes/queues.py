@@ -36,12 +36,15 @@ from segue.stores.http.wire.queues import (
     status_json,
 )
 from segue.stores.http.wire.rules import ConfigureQueue, QueueRulesJson
+from segue.stores.http.wire.timeline import BODY_BYTES_MAX
 from segue.stores.message_ids import key_of
 
 STATE_MESSAGES_MAX: Final = 1_000_000
 """How many messages the state shows at once: all of them are in memory meanwhile."""
 STATE_BYTES_MAX: Final = 128 << 20
 """How large a queue may be whose state is shown at once."""
+FITTING_BYTES: Final = 1 << 20
+"""A page of messages that holds less was not cut short by its size."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,6 +54,8 @@ class Page(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     state: MessageState | None = None
     limit: int = 100
     after: str | None = None
+    body_bytes: int | None = None
+    """How much of each body to tell; all of it unless that is said."""
 
 
 class HowMany(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -105,8 +110,21 @@ def browse(call: Call) -> Statuses:
     """List messages that are not settled."""
     page = call.query(Page)
     after = None if page.after is None else MessageId(page.after)
+    require_body_bytes(page.body_bytes)
     found = call.queue.browse(state=page.state, limit=page.limit, after=after)
-    return Statuses(messages=[status_json(status) for status in found])
+    size_bytes = sum(len(status.message.body) for status in found)
+    # Fewer than asked for may be all there are, or all that fit.
+    is_over = len(found) < page.limit and size_bytes < FITTING_BYTES
+    return Statuses(
+        messages=[status_json(status, body_bytes=page.body_bytes) for status in found],
+        next=None if is_over or not found else found[-1].message.id,
+    )
+
+
+def require_body_bytes(asked: int | None) -> None:
+    """Raise InvalidArgument unless that much of a body can be told."""
+    if asked is not None and not 0 <= asked <= BODY_BYTES_MAX:
+        raise InvalidArgument(f"body_bytes must be from 0 to {BODY_BYTES_MAX}: {asked}")
 
 
 def look_up(call: Call) -> StatusJson | None:

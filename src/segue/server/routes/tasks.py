@@ -46,6 +46,7 @@ from segue.stores.http.wire.tasks import (
 if TYPE_CHECKING:
     from segue.tasks.events import TaskEvent
     from segue.tasks.records import TaskRecord
+    from segue.tasks.worker.reports import WorkerReport
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 10_000
@@ -268,17 +269,22 @@ def is_finished(record: "TaskRecord") -> bool:
 
 
 def workers(call: Call) -> Workers:
-    """Tell which workers are there."""
+    """Tell which workers are there, and which of late fell silent."""
     tasks = call.desk.tasks
     _ = tasks.desk  # Raises ExtraMissing.
-    from segue.tasks.worker.reports import read_reports
+    from segue.tasks.worker.reports import read_reports, read_silent
 
-    return Workers(
-        workers=[
+    now_us = tasks.clock()
+
+    def told(reports: "list[WorkerReport]") -> list[WorkerJson]:
+        return [
             msgspec.convert(report, WorkerJson, from_attributes=True)
-            for report in read_reports(call.store, tasks.clock())
+            for report in reports
             if all(map(call.grant.covers, report.queues))
         ]
+
+    return Workers(
+        workers=told(read_reports(call.store, now_us)), silent=told(read_silent(call.store, now_us))
     )
 
 
@@ -446,7 +452,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/workers",
-        summary="Tell which workers are there, and what they are at",
+        summary="Tell which workers are there, what they are at, and which fell silent of late",
         role=Role.READ,
         about="tasks",
         handle_async=asking(workers),

@@ -7,13 +7,9 @@ import msgspec
 from segue.delivery.message import MessageId
 from segue.errors import InvalidArgument, InvalidName
 from segue.server.call import Call
+from segue.server.routes.queues import require_body_bytes
 from segue.server.routing import Role, Route
-from segue.stores.http.wire.timeline import (
-    BODY_BYTES_DEFAULT,
-    BODY_BYTES_MAX,
-    TimelineJson,
-    timeline_json,
-)
+from segue.stores.http.wire.timeline import BODY_BYTES_DEFAULT, TimelineJson, timeline_json
 
 
 class HowMuch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +21,7 @@ class HowMuch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def timeline(call: Call) -> TimelineJson:
     """Tell what happened to a message."""
     body_bytes = call.query(HowMuch).body_bytes
-    if not 0 <= body_bytes <= BODY_BYTES_MAX:
-        raise InvalidArgument(f"body_bytes must be from 0 to {BODY_BYTES_MAX}: {body_bytes}")
+    require_body_bytes(body_bytes)
     return timeline_json(call.queue.timeline(MessageId(call.names[1])), body_bytes=body_bytes)
 
 

@@ -243,6 +243,7 @@ def _standing(
             body_bytes_total=len(message.body),
             reason=prefix.get("r", ""),
             tries=max(0, deliveries - prefix.get("s", 0)),
+            letter=letter.offset,
         )
     is_dead = story.letter is not None  # And cannot be read.
     past = None if record is None else _message(key, record, max(1, story.attempt))
@@ -252,6 +253,7 @@ def _standing(
         message=past,
         body_bytes_total=0 if past is None else len(past.body),
         tries=max(0, story.attempt - story.since),
+        letter=story.letter,
     )
 
 

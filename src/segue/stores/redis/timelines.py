@@ -142,6 +142,7 @@ def _of_letter(key: Key, letter: DeadLetter) -> Timeline:
         body_bytes_total=len(message.body),
         reason=letter.reason,
         tries=letter.tries,
+        letter=letter.number,
         events=(*_pushed(key, message, due_us=None), *ends),
         is_whole=not letter.deliveries,
     )

@@ -89,9 +89,8 @@ def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
     found: dict[str, WorkerReport] = {}
     try:
         for record in store.topic(WORKERS_TOPIC).records(since):
-            try:
-                report = msgspec.json.decode(record.value or b"", type=WorkerReport)
-            except ValueError:
+            report = _report_of(record.value)
+            if report is None:
                 continue
             before = found.get(report.worker)
             if not report.metrics and before is not None:
@@ -107,3 +106,34 @@ def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
         ),
         key=lambda report: report.worker,
     )
+
+
+def read_silent(store: Store, now_us: int) -> list[WorkerReport]:
+    """Return the last report of each worker that fell silent without a word, by name.
+
+    For as long as reports are kept: who was killed is not there, and had perhaps a job.
+    """
+    last: dict[bytes | None, bytes | None] = {}
+    try:
+        for record in store.topic(WORKERS_TOPIC).records():
+            last[record.key] = record.value
+    except TopicNotFound:
+        return []
+    reports = filter(None, map(_report_of, last.values()))
+    silent = (GONE_SECONDS * 1_000_000, KEEP_SECONDS * 1_000_000)
+    return sorted(
+        (
+            report
+            for report in reports
+            if report.state != "stopped" and silent[0] < now_us - report.at_us <= silent[1]
+        ),
+        key=lambda report: report.worker,
+    )
+
+
+def _report_of(value: bytes | None) -> WorkerReport | None:
+    """Return the report that a record is; None if it is something else."""
+    try:
+        return msgspec.json.decode(value or b"", type=WorkerReport)
+    except ValueError:
+        return None

@@ -316,6 +316,8 @@ class Statuses(Answer):
     """Messages that are not settled."""
 
     messages: list[StatusJson]
+    next: str | None = None
+    """Behind which there may be more; null at the end."""
 
 
 class LetterJson(Answer):
@@ -400,9 +402,12 @@ def item_of(draft: Draft) -> Item:
     )
 
 
-def message_json(message: Message) -> MessageJson:
-    """Return a message as it is sent."""
+def message_json(message: Message, *, body_bytes: int | None = None) -> MessageJson:
+    """Return a message as it is sent, with so much of its body; a text in whole characters."""
     text, data = text_or_bytes(message.body)
+    if body_bytes is not None and len(message.body) > body_bytes:
+        part = message.body[:body_bytes]
+        text, data = (None, part) if text is None else (part.decode(errors="ignore"), None)
     return MessageJson(
         id=message.id,
         body=text,
@@ -417,10 +422,10 @@ def message_json(message: Message) -> MessageJson:
     )
 
 
-def letter_json(letter: DeadLetter) -> LetterJson:
-    """Return a dead letter as it is sent."""
+def letter_json(letter: DeadLetter, *, body_bytes: int | None = None) -> LetterJson:
+    """Return a dead letter as it is sent, with so much of its body."""
     return LetterJson(
-        message=message_json(letter.message),
+        message=message_json(letter.message, body_bytes=body_bytes),
         cause=letter.cause,
         reason=letter.reason,
         died_us=letter.died_us,
@@ -430,10 +435,10 @@ def letter_json(letter: DeadLetter) -> LetterJson:
     )
 
 
-def status_json(status: MessageStatus) -> StatusJson:
-    """Return how a message stands as it is sent."""
+def status_json(status: MessageStatus, *, body_bytes: int | None = None) -> StatusJson:
+    """Return how a message stands as it is sent, with so much of its body."""
     return StatusJson(
-        message=message_json(status.message),
+        message=message_json(status.message, body_bytes=body_bytes),
         state=status.state,
         due_us=status.due_us,
         owner=status.owner,

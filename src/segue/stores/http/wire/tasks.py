@@ -259,3 +259,5 @@ class Workers(Answer):
     """The workers that are there."""
 
     workers: list[WorkerJson]
+    silent: list[WorkerJson]
+    """Those that said nothing for over ten seconds, and not that they stop; for ten minutes."""

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-import msgspec
-
-from segue.delivery.message import Message, MessageId
+from segue.delivery.message import MessageId
 from segue.stores.contract import Happening, Timeline, TimelineEvent, TimelineState
 from segue.stores.http.wire.base import Answer, Count
 from segue.stores.http.wire.queues import MessageJson, message_json
@@ -40,6 +38,8 @@ class TimelineJson(Answer):
     seconds_left: float | None
     reason: str
     tries: int
+    letter: int | None
+    """The number of the dead letter that it is."""
     events: list[TimelineEventJson]
     """The oldest first."""
     is_whole: bool
@@ -57,6 +57,7 @@ class TimelineJson(Answer):
             seconds_left=self.seconds_left,
             reason=self.reason,
             tries=self.tries,
+            letter=self.letter,
             events=tuple(
                 TimelineEvent(
                     what=each.what,
@@ -80,7 +81,7 @@ def timeline_json(timeline: Timeline, *, body_bytes: int) -> TimelineJson:
     return TimelineJson(
         id=timeline.id,
         state=timeline.state,
-        message=None if message is None else _cut(message, body_bytes),
+        message=None if message is None else message_json(message, body_bytes=body_bytes),
         body_bytes_total=timeline.body_bytes_total,
         is_cut=message is not None and timeline.body_bytes_total > body_bytes,
         due_us=timeline.due_us,
@@ -88,6 +89,7 @@ def timeline_json(timeline: Timeline, *, body_bytes: int) -> TimelineJson:
         seconds_left=timeline.seconds_left,
         reason=timeline.reason,
         tries=timeline.tries,
+        letter=timeline.letter,
         events=[
             TimelineEventJson(
                 at_us=each.at_us,
@@ -103,14 +105,3 @@ def timeline_json(timeline: Timeline, *, body_bytes: int) -> TimelineJson:
         is_whole=timeline.is_whole,
         since_us=timeline.since_us,
     )
-
-
-def _cut(message: Message, body_bytes: int) -> MessageJson:
-    """Return a message as it is sent, a text with whole characters only."""
-    whole = message_json(message)
-    if len(message.body) <= body_bytes:
-        return whole
-    part = message.body[:body_bytes]
-    if whole.body is None:
-        return msgspec.structs.replace(whole, body_base64=part)
-    return msgspec.structs.replace(whole, body=part.decode(errors="ignore"))
