@@ -27,6 +27,7 @@ from segue.server.metrics import RequestMetrics, Snapshot, render
 from segue.server.refusal import Refused
 from segue.server.routes import ALL
 from segue.server.routing import Role, Route
+from segue.server.samples import HISTORY_TOPIC
 from segue.server.tokens import (
     RoleName,
     Token,
@@ -357,6 +358,23 @@ def test_nobody_but_an_admin_gets_at_the_audit(tmp_path: Path) -> None:
     guard = Guard(KnownTokens(path))
 
     assert refusal(guard, route_of(Role.PRODUCE), AUDIT_TOPIC, token=text).problem.status == 403
+
+
+@pytest.mark.parametrize("role", [Role.READ, Role.CONSUME, Role.PRODUCE])
+def test_nobody_but_an_admin_writes_to_the_history_and_all_may_read_it(
+    tmp_path: Path, role: Role
+) -> None:
+    """Whoever may append to all topics can still not make up what is shown of the past."""
+    path = tmp_path / "tokens.json"
+    _, text = new_token(path, "produce", "consume", "read")
+    _, admin = new_token(path, "admin")
+    guard = Guard(KnownTokens(path))
+
+    asked(guard, route_of(role), HISTORY_TOPIC, token=admin)
+    if role is Role.PRODUCE:
+        assert refusal(guard, route_of(role), HISTORY_TOPIC, token=text).problem.status == 403
+    else:
+        asked(guard, route_of(role), HISTORY_TOPIC, token=text)
 
 
 # Browsers --------------------------------------------------------------------------------------

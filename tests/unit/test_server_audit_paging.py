@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from segue.server.access import AUDIT_TOPIC
 from segue.server.audit import Act, Audit
 from segue.server.building import build_app
 from segue.stores.opening import open_directory
+from segue.tasks.scheduling import ScheduleBook, ScheduleState
 from tests.http_server import shared_http_server
 from tests.unit.server_looks import Json, column, redis_placed, rows
 from tests.unit.server_support import Place, placed, until
@@ -140,3 +142,32 @@ def test_acts_of_before_are_read_as_well(scratch: Path) -> None:
         (entry,) = rows(place.ask("GET", AUDIT), "entries")
 
     assert entry == {**old, "did": "", "offset": 0}
+
+
+def test_firing_a_schedule_is_written_down_though_producers_may(scratch: Path) -> None:
+    """It is a button of the dashboard: whoever presses one is in the log."""
+    with open_directory(scratch, sync="os") as store:
+        ScheduleBook(store).note(
+            ScheduleState(
+                name="nightly",
+                when="1h",
+                task="report",
+                queue="mail",
+                priority=0,
+                args=msgspec.Raw(b"{}"),
+                missed="latest",
+                last_us=0,
+            )
+        )
+        server = shared_http_server()
+        url = server.add(app := build_app(store, has_audit=True))
+        place = Place(store, app, url)
+        try:
+            fired = place.ask("POST", "/api/v1/schedules/nightly/fire")
+            until(lambda: bool(rows(place.ask("GET", AUDIT), "entries")))
+            paths = column(rows(place.ask("GET", AUDIT), "entries"), "path")
+        finally:
+            server.remove(url)
+
+    assert fired.status == 200
+    assert paths == ["/api/v1/schedules/nightly/fire"]

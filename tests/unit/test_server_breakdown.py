@@ -1,6 +1,7 @@
 """What a queue is made of: all of it if that is little, else judged by some."""
 
 import random
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 
 from segue import Item, QueueRules
 from segue.server import sample_readers, sampling
+from segue.server.open_queues import OpenQueues
 from segue.server.sample_readers import NO_REASON, PageReader, Reader, task_of
 from segue.server.sampling import Sample, Samples, reader_of, sample_of
 from segue.stores.contract import Queue, Store
+from segue.stores.opening import open_directory
 from segue.testing import ManualClock
 from tests.contract.worlds import FileWorld, RedisWorld, World
 from tests.unit.server_support import PATIENCE_SECONDS, Place, placed
@@ -49,6 +52,20 @@ def reader(store: Store, queue: Queue) -> Reader:
 def sampled(store: Store, queue: Queue) -> Sample:
     """Return what is found if it may take as long as it likes."""
     return sample_of(reader(store, queue), random.Random(7), is_over=never)
+
+
+def test_a_queue_of_a_directory_takes_no_client_of_redis_to_look_at(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To load that takes a second, also for a queue that is not there yet."""
+    client = "segue.stores.redis.queue"
+    monkeypatch.delitem(sys.modules, client, raising=False)
+    with open_directory(scratch, sync="os") as store:
+        absent = OpenQueues(store, lambda _: False).find("absent")
+        found = sampled(store, absent)
+
+    assert client not in sys.modules
+    assert (found.sampled, found.is_exact) == (0, True)
 
 
 # Looking ---------------------------------------------------------------------------------------

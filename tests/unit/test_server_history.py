@@ -14,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.errors import StorageError
+from segue.log.layout import NAME_CHARACTERS_MAX
 from segue.server import historian, history
 from segue.server.building import build_app
 from segue.server.flow import Standing
 from segue.server.historian import SAMPLE_SECONDS, WHOLE_SECONDS, Historian, Sampler
 from segue.server.history import GAP_SECONDS, History, Points
 from segue.server.open_queues import OpenQueues
-from segue.server.overlook import Overlook, Picture, Row
+from segue.server.overlook import QUEUES_LOOKED_MAX, Overlook, Picture, Row
 from segue.server.samples import (
     HISTORY_TOPIC,
+    QUEUES_SAMPLED_MAX,
     RULES,
     QueueSample,
     Sample,
@@ -383,6 +385,40 @@ def test_a_sample_is_small_and_comes_back_as_it_was() -> None:
     assert (is_whole(value), is_whole(encoded(sample(5, queues=queues)))) == (True, False)
 
 
+def test_a_sample_of_more_than_there_can_be_is_none() -> None:
+    """Whatever somebody appends to the topic: one record takes up no more than a real one may."""
+    names = [f"queue-{number}" for number in range(QUEUES_SAMPLED_MAX + 1)]
+    most = sample(5, queues=dict.fromkeys(names[:-1], numbers()), gone=names[:-1])
+    long = "q" * (NAME_CHARACTERS_MAX + 1)
+    made_up = [
+        sample(5, queues=dict.fromkeys(names, numbers())),
+        sample(5, gone=names),
+        sample(5, queues={long: numbers()}),
+        sample(5, gone=[long]),
+    ]
+
+    assert QUEUES_LOOKED_MAX < QUEUES_SAMPLED_MAX
+    assert sample_of(encoded(most)) == most
+    assert [sample_of(encoded(each)) for each in made_up] == [None] * len(made_up)
+
+
+def test_more_queues_than_there_can_be_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that always tell of others do not fill the memory; a whole one makes room again."""
+    monkeypatch.setattr(history, "KNOWN_MAX", 3)
+    past = History()
+    past.apply(sample(0, is_whole=True, queues={"real": numbers(1)}))
+    for number in range(1, 10):
+        past.apply(sample(number, since=number - 1, queues={f"made-up-{number}": numbers(1)}))
+    remembered = list(past._known)
+    at_most = known(past.of_store(HOUR, at(10)), "ready")[0]
+    past.apply(sample(10, since=9, is_whole=True, queues={"real": numbers(1)}))
+    past.apply(sample(20, since=10, queues={"new": numbers(1)}))
+
+    assert (remembered, at_most) == (["real", "made-up-1", "made-up-2"], 3)
+    assert list(past._known) == ["real", "new"]
+    assert known(past.of_store(HOUR, at(20)), "ready")[20] == 2
+
+
 def picture(number: int, *rows: tuple[str, int]) -> Picture:
     """Return a look at some queues."""
     return Picture(
@@ -434,6 +470,18 @@ def test_a_sample_has_what_changed_since_the_last_one() -> None:
     assert (gone.gone, gone.queues, gone.has_news) == (["a"], {}, True)
     assert (whole.is_whole, list(whole.queues)) == (True, ["b"])
     assert (quiet.is_whole, quiet.has_news) == (False, False)
+
+
+def test_of_many_queues_that_are_gone_at_once_some_are_said_to_be_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No sample has more than whoever reads it believes."""
+    monkeypatch.setattr(historian, "QUEUES_SAMPLED_MAX", 2)
+    sampler = Sampler()
+    taken(sampler, picture(1, ("a", 1), ("b", 1), ("c", 1)))
+    said = [taken(sampler, picture(number)).gone for number in (2, 3, 4)]
+
+    assert said == [["a", "b"], ["c"], []]
 
 
 def test_no_sample_is_taken_before_every_queue_was_looked_at() -> None:
@@ -661,6 +709,67 @@ def test_what_others_append_to_the_topic_is_passed_over(
 
     for each in (first, second):
         assert known(each.past, "ready") == {10: 1, 20: 2}
+
+
+def three_samples(root: Path, clock: ManualClock) -> list[Path]:
+    """Record 1, 2 and 3 messages in a queue, a segment each; return the segments."""
+    with open_directory(root, sync="os", clock=clock, ticks=clock.ticks) as store:
+        first = server(store, clock)
+        for _ in range(3):
+            store.queue("jobs").push(b"x")
+            first.tick()
+            store.topic(HISTORY_TOPIC).roll()
+        first.end()
+    return sorted((root / "topics" / HISTORY_TOPIC / "partition_0").glob("*.q"))
+
+
+@pytest.mark.parametrize("is_segment", [False, True], ids=["sample", "segment"])
+def test_damage_is_passed_over_and_recording_goes_on(
+    scratch: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture, is_segment: bool
+) -> None:
+    """A flipped bit costs one sample, a segment that is lost what follows until now; no more."""
+    damaged = three_samples(scratch, clock)[1]
+    data = bytearray(damaged.read_bytes())
+    if is_segment:
+        data = bytearray(len(data))
+    else:
+        data[data.index(b'"queues"')] ^= 1
+    damaged.write_bytes(data)
+    with open_directory(scratch, sync="os", clock=clock, ticks=clock.ticks) as store:
+        there = server(store, clock)
+        there.historian.catch_up()
+        read = known(there.past, "ready")
+        for _ in range(2):
+            store.queue("jobs").push(b"x")
+            there.tick()
+        there.end()
+        new = [sample_of(record.value) for record in store.topic(HISTORY_TOPIC).records(3)]
+
+    assert (read[10], read.get(30)) == (1, None if is_segment else 3)
+    assert [known(there.past, "ready")[each] for each in (40, 50)] == [4, 5]
+    assert [each.queues["jobs"].ready for each in new if each is not None] == [4, 5]
+    assert caplog.text.count("damage in the history") == 1
+
+
+def test_what_cannot_be_read_does_not_keep_a_server_from_recording(
+    store: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told of, once what is seen is recorded."""
+    there = server(store, clock)
+    store.queue("jobs").push(b"x")
+    there.tick()
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("Input/output error")
+
+    store.queue("jobs").push(b"x")
+    with monkeypatch.context() as failing:
+        failing.setattr(FileTopic, "records", fail)
+        with pytest.raises(StorageError):
+            there.tick()
+    there.end()
+
+    assert [each.queues["jobs"].ready for each in recorded(store)] == [1, 2]
 
 
 def test_what_could_not_be_recorded_is_recorded_the_next_time(

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from segue.clock import system_clock
-from segue.errors import StorageError
+from segue.errors import LogLocked, StorageError
 from segue.server import listeners, overlook
 from segue.server.building import CountingDisk, build_app
 from segue.server.flow import Flow, standing_of
@@ -19,8 +20,9 @@ from segue.server.historian import Historian
 from segue.server.overlook import LATE_SECONDS, NOT_YET, STUCK
 from segue.server.routes import overview
 from segue.server.tokens import RoleName, remove_token
-from segue.stores.contract import Counts, QueueStats
+from segue.stores.contract import Counts, Queue, QueueStats
 from segue.stores.file.queue import FileQueue
+from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory, open_redis
 from segue.tasks.metrics import Metrics
 from segue.tasks.worker.reports import WorkerReport, prepare_reports, send_report
@@ -324,6 +326,27 @@ def test_workers_and_what_they_did_are_put_together(scratch: Path) -> None:
     assert mine["tasks"]["counts"]["completed"] == 2
 
 
+def test_a_worker_that_fell_silent_is_told_of_for_a_while(scratch: Path) -> None:
+    """What it was at when it was killed is what somebody looks for; who stopped said so."""
+    now_us = ManualClock(system_clock())
+    with placed(scratch, clock=now_us) as place:
+        prepare_reports(place.store)
+        killed = report("killed", "mail", runs_ms=[1])
+        stopped = msgspec.structs.replace(report("stopped", "mail", runs_ms=[]), state="stopped")
+        for each in (killed, report("stopped", "mail", runs_ms=[]), stopped):
+            send_report(place.store, each)
+        place.app.tasks.clock = now_us
+        said = []
+        for seconds in (5, 10, 580, 10):
+            now_us.advance(seconds=seconds)
+            told = place.ask("GET", "/api/v1/workers").json
+            said.append(
+                [[row["worker"] for row in cast("list[Json]", told[name])] for name in told]
+            )
+
+    assert said == [[["killed"], []], [[], ["killed"]], [[], ["killed"]], [[], []]]
+
+
 def test_without_the_extra_there_are_no_tasks_and_no_workers(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +410,36 @@ def test_a_queue_that_is_damaged_on_disk_has_a_problem(scratch: Path, clock: Man
     assert rows(said)["bad"]["ready"] == 0
     assert rows(said)["good"]["problem"] == ""
     assert said["totals"]["ready"] == 1
+
+
+def test_a_queue_that_cannot_be_opened_is_left_alone_for_a_while(
+    place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take seconds to fail: one look at the store tries it once, the next ones not yet."""
+    tries = 0
+    place.store.queue("bad").push(b"x")
+    place.store.let_go_of_queue("bad")
+
+    def fail(store: FileStore, name: str) -> Queue:
+        nonlocal tries
+        tries += 1
+        raise LogLocked("another owner holds it")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(FileStore, "queue", fail)
+        said = look(place)
+        after_one = tries
+        clock.advance(seconds=1)
+        look(place)
+        after_two = tries
+        clock.advance(seconds=overlook.RETRY_SECONDS)
+        look(place)
+    clock.advance(seconds=overlook.RETRY_SECONDS)
+    after = look(place)
+
+    assert "another owner" in rows(said)["bad"]["problem"]
+    assert (after_one, after_two, tries) == (1, 1, 2)
+    assert (rows(after)["bad"]["problem"], rows(after)["bad"]["ready"]) == ("", 1)
 
 
 def test_a_queue_that_was_removed_is_shown_no_more(place: Place, clock: ManualClock) -> None:
@@ -472,6 +525,29 @@ def test_a_look_that_takes_long_is_not_waited_for(
     until(lambda: rows(look(place))["slow"]["problem"] == "")
 
     assert (early["problem"], early["ready"]) == (NOT_YET, 0)
+
+
+def test_what_was_seen_before_is_not_said_to_be_of_now(
+    place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a look is under way, the time that is told is that of the last one."""
+    comes_back, real = threading.Event(), FileQueue.stats
+    place.store.queue("slow").push(b"x")
+    first = look(place)["at_us"]
+
+    def wait(queue: FileQueue) -> QueueStats:
+        comes_back.wait(PATIENCE_SECONDS)
+        return real(queue)
+
+    monkeypatch.setattr(FileQueue, "stats", wait)
+    clock.advance(seconds=2)
+    with monkeypatch.context() as hasty:
+        hasty.setattr(overview, "PATIENCE_SECONDS", 0.02)
+        during = look(place)["at_us"]
+    comes_back.set()
+    after = look(place)["at_us"]
+
+    assert (during, after) == (first, first + 2_000_000)
 
 
 def test_a_look_that_hangs_does_not_keep_the_server_from_ending(
@@ -593,6 +669,20 @@ def test_only_so_many_rows_are_sent_and_the_rest_is_counted(
     assert said["totals"]["ready"] == 3
 
 
+def test_of_many_queues_those_are_listed_that_want_to_be_looked_at(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, whatever their names are."""
+    monkeypatch.setattr(overview, "QUEUES_SHOWN_MAX", 2)
+    for name in ("a", "b", "y", "z"):
+        place.store.queue(name).push(b"x")
+    place.store.queue("y").lease().bury("bad")
+    place.store.queue("z").pause()
+    said = look(place)
+
+    assert (list(rows(said)), said["more_queues"]) == (["y", "z"], 2)
+
+
 def test_no_more_queues_are_opened_than_there_are_descriptors_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -600,6 +690,7 @@ def test_no_more_queues_are_opened_than_there_are_descriptors_for(
     monkeypatch.setattr(overlook, "queues_max", lambda: 2)
     for name in ("a", "b", "c", "d"):
         place.store.queue(name).push(b"x")
+        place.store.let_go_of_queue(name)
     place.app.queue("d")
     said = look(place)
 

@@ -8,6 +8,7 @@ import pytest
 from segue.server import sessions
 from segue.server.access import AUDIT_TOPIC
 from segue.server.building import build_app
+from segue.server.samples import HISTORY_TOPIC
 from segue.server.tokens import remove_token
 from segue.stores.opening import open_directory
 from tests.http_server import shared_http_server
@@ -121,6 +122,29 @@ def test_who_writes_to_the_audit_is_in_it(scratch: Path, tokens: Path) -> None:
 
     assert b'"token":"nobody"' in kept[1].replace(b" ", b"")
     assert path.encode() in kept[2]
+
+
+def test_who_writes_to_the_history_is_in_the_audit(scratch: Path, tokens: Path) -> None:
+    """It takes an admin, so it is an act; to read it is none."""
+    _, text = new_token(tokens, "admin")
+    _, other = new_token(tokens, "produce", "read")
+    path = f"/api/v1/topics/{HISTORY_TOPIC}/records"
+    made_up = {"records": [{"json": {"at_us": 1}}]}
+    server = shared_http_server()
+    with open_directory(scratch, sync="os") as store:
+        app = build_app(store, tokens=tokens)
+        url = server.add(app)
+        place = Place(store, app, url)
+        try:
+            refused = place.ask("POST", path, made_up, Authorization=other)
+            done = place.ask("POST", path, made_up, Authorization=text)
+            read = place.ask("GET", path, Authorization=other)
+        finally:
+            server.remove(url)
+        kept = [record.value or b"" for record in store.topic(AUDIT_TOPIC).records()]
+
+    assert (refused.status, done.status, read.status) == (403, 200, 200)
+    assert [path.encode() in each for each in kept] == [True]
 
 
 # The file of tokens -------------------------------------------------------------------------------

@@ -71,8 +71,9 @@ def dash(
     can be changed there, nor over the API behind it, unless --allow-acts says so; then acts are
     written to the audit. A file of tokens holds here, too.
 
-    Others may use the store meanwhile. To look takes locks, which are files: whoever looks at a
-    directory must be allowed to write there. Where other machines are to see it, or programs are
+    Others may use the store meanwhile. To look takes locks, which are files, and keeps the index of
+    tasks up to date (index/tasks.sqlite3, made from events, which may be deleted): whoever looks at
+    a directory must be allowed to write there. Where other machines are to see it, or programs are
     to use it, 'segue serve' has the same dashboard.
 
     SIGTERM and Ctrl-C end it in order. The exit code is 0.

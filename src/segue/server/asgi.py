@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeVar
 
 from segue.server.refusal import Headers, Refused
-from segue.server.routing import LiveStream, Stream
+from segue.server.routing import EVENT_STREAM, LiveStream, Stream
 from segue.stores.http.problems import MEDIA_TYPE, RETRY_AFTER_SECONDS, Problem
 
 T = TypeVar("T")
@@ -194,4 +194,6 @@ async def stream_live(
 async def _begin(scope: Scope, send: Send, media_type: str) -> None:
     scope[IS_BEGUN] = True
     headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
+    if media_type == EVENT_STREAM:
+        headers.append((b"x-accel-buffering", b"no"))  # Else nginx keeps events for a while.
     await send({"type": "http.response.start", "status": 200, "headers": headers})

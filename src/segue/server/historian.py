@@ -15,12 +15,21 @@ from typing import Final
 
 from segue.clock import Clock, system_clock
 from segue.delivery.topic_record import TopicRecord
-from segue.errors import LockBusy, LockLost, OffsetTrimmed, SegueError, StoreClosed
+from segue.errors import (
+    CorruptRecord,
+    Damage,
+    LockBusy,
+    LockLost,
+    OffsetTrimmed,
+    SegueError,
+    StoreClosed,
+)
 from segue.server.flow import per_second
 from segue.server.history import History
 from segue.server.overlook import Overlook, Picture
 from segue.server.samples import (
     HISTORY_TOPIC,
+    QUEUES_SAMPLED_MAX,
     RULES,
     QueueSample,
     Sample,
@@ -44,6 +53,8 @@ CLOSE_SECONDS: Final = float(RESOLUTIONS[1][0] * RESOLUTIONS[1][1])
 """Of what is older only whole samples are read: points there are far apart."""
 RECORDS_READ_MAX: Final = 200_000
 """How many records are read in one go; more are read the next time."""
+DAMAGES_MAX: Final = 1_000
+"""How many damaged places are passed over in one go; those behind them the next time."""
 PASSED_OVER_MAX: Final = 1_000
 """How many samples are kept for as long as no whole one is known to follow them."""
 FUTURE_SECONDS: Final = 60.0
@@ -148,9 +159,15 @@ class Historian:
     def tick(self) -> None:
         """Take in what others recorded; take a sample, and record it if that is for us to do.
 
-        For one thread at a time. Raises SegueError.
+        For one thread at a time. Raises SegueError, also where only what others recorded cannot be
+        read: what is seen here is recorded all the same.
         """
-        self.catch_up()
+        try:
+            self.catch_up()
+        finally:
+            self._sample()
+
+    def _sample(self) -> None:
         if self._records:
             self._claim()
         since_us = self._clock() - self.history.last_us
@@ -180,16 +197,42 @@ class Historian:
             start = datetime.fromtimestamp(now_us / _SECOND_US - READ_SECONDS, UTC)
             self._position = dict(topic.offsets(start))
         reading = _Reading(self.history, now_us)
-        try:
-            for record in topic.records(self._position, max_records=RECORDS_READ_MAX):
-                self._position[record.partition] = record.offset + 1
-                reading.take_in(record)
-                if self._ending.is_set():
-                    return
-                self._rest()
-        except OffsetTrimmed:
-            self._position = dict(topic.offsets("earliest"))
-        reading.end()
+        damages: list[Damage] = []
+        while len(damages) < DAMAGES_MAX:
+            try:
+                self._read_on(topic, self._position, reading)
+                break
+            except OffsetTrimmed:
+                self._position = dict(topic.offsets("earliest"))
+                break
+            except Damage as damage:
+                damages.append(damage)
+                self._pass_over_damage(topic, self._position)
+        if damages:
+            logger.warning(
+                "damage in the history passed over times=%d first=%s", len(damages), damages[0]
+            )
+        if not self._ending.is_set():
+            reading.end()
+
+    def _read_on(self, topic: Topic, position: dict[int, int], reading: "_Reading") -> None:
+        for record in topic.records(position, max_records=RECORDS_READ_MAX):
+            position[record.partition] = record.offset + 1
+            reading.take_in(record)
+            if self._ending.is_set():
+                return
+            self._rest()
+
+    def _pass_over_damage(self, topic: Topic, position: dict[int, int]) -> None:
+        """Go on behind what cannot be read, in whichever partition it lies."""
+        latest = topic.offsets("latest")
+        for partition, start in {**topic.offsets("earliest"), **position}.items():
+            try:
+                next(topic.records({partition: start}, partitions=[partition], max_records=1), None)
+            except CorruptRecord as damage:
+                position[partition] = damage.last_offset + 1
+            except Damage:
+                position[partition] = latest[partition]
 
     def _rest(self) -> None:
         """Let others have the processor: at the start of a server there may be much to read."""
@@ -317,7 +360,8 @@ class Sampler:
             if not numbers.is_like(self._said.get(name))
         }
         listed = {*picture.others, *(row.name for row in picture.rows)}
-        gone = [name for name in self._said if name not in listed]
+        # What is more than a sample may have is said by the next one.
+        gone = [name for name in self._said if name not in listed][:QUEUES_SAMPLED_MAX]
         has_news = bool(changed or gone) or self._has_news
         is_due = self._whole_us is None or (has_news and self._is_whole_due(picture.at_us))
         wait_ms, run_ms = spreads_between(self._crew, picture.crew)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import Final
 
-from segue.server.samples import QueueSample, Sample
+from segue.server.samples import QUEUES_SAMPLED_MAX, QueueSample, Sample
 from segue.server.tracks import RESOLUTIONS, Reading, Shape, Track, track_for
 
 SERIES_MAX: Final = 200
 """How many queues have a history of their own. All count in that of the store."""
+KNOWN_MAX: Final = 2 * QUEUES_SAMPLED_MAX
+"""How many queues are known at once: twice as many as a sample has, of which some may change."""
 GAP_SECONDS: Final = 30.0
 """How long a server may say nothing and it is no gap."""
 _SECOND_US: Final = 1_000_000
@@ -192,6 +194,8 @@ class History:
             before = self._known.get(name)
             if before is not None and numbers.is_like(before):
                 continue  # It stands as before.
+            if before is None and len(self._known) >= KNOWN_MAX:
+                continue  # Nobody has so many: it is made up.
             counts = _UNKNOWN
             if before is not None:
                 counts = _grown(before, numbers)

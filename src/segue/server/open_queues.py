@@ -4,8 +4,12 @@ Everybody may ask for any name. Who looks makes nothing; who pushes has the queu
 is refused what it pushes, a queue is open that is not there: a phantom. Nobody needs one any more
 when no request is about it, so they are let go of. Their directories, which are empty but for a
 ledger, stay: another process may have one open, and be about to push.
+
+Whoever looks at all queues of a directory, one after the other, opens no more of them than there
+are descriptors for: all who do so share one limit.
 """
 
+import resource
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +27,11 @@ QUEUES_KEPT: Final = 4096
 PHANTOMS_MAX: Final = 300
 """How many queues one token has opened that are not there, with requests about them under way."""
 RETRY_SECONDS: Final = 1
+OPEN_TO_LOOK_MAX: Final = 2_000
+"""How many queues are open at most for being looked at, however many descriptors there are."""
+DESCRIPTORS_SHARE: Final = 4
+"""Queues are opened to be looked at while they take up one part in so many of the descriptors."""
+DESCRIPTORS_PER_QUEUE: Final = 16
 
 
 class OpenQueues:
@@ -123,3 +132,21 @@ class OpenQueues:
             if not is_there:
                 self.opened.pop(name, None)
                 store.let_go_of_queue(name)
+
+
+# Looking at all of them ------------------------------------------------------------------------
+
+
+def queues_max() -> int:
+    """Return how many queues of a directory may be open, with descriptors left for the rest."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_TO_LOOK_MAX
+    return min(OPEN_TO_LOOK_MAX, max(1, soft // DESCRIPTORS_SHARE // DESCRIPTORS_PER_QUEUE))
+
+
+def may_look_into(store: Store, name: str) -> bool:
+    """Tell whether a queue may be opened just to be looked at: it is open, or there is room."""
+    if not isinstance(store, FileStore):
+        return True
+    return store.is_queue_open(name) or store.queues_open < queues_max()

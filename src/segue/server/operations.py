@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from segue.clock import Clock, system_clock
-from segue.server.access import AUDIT_TOPIC, Grant
+from segue.server.access import Grant, is_for_admins
 from segue.server.access_log import AccessLog, Note
 from segue.server.audit import Act, Audit
 from segue.server.health import Watchdog
@@ -23,6 +23,9 @@ DID_BYTES_MAX: Final = 200
 """How long the answer to an act may be that is kept with it."""
 _REFUSED: Final = 400
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_OWN_NAMES: Final = "segue."
+"""How names begin of what only admins get at: with this, nearly all paths are not looked at more.
+"""
 _STREAMED: Final = 200
 """The status of an answer that was sent in pieces: it had begun."""
 
@@ -147,8 +150,10 @@ class Operations:
 
 
 def _is_act(route: Route, path: str) -> bool:
-    """Tell whether a request takes the role `admin`, by its route or for what it is about."""
-    return route.role is Role.ADMIN or (AUDIT_TOPIC in path and AUDIT_TOPIC in path.split("/"))
+    """Tell whether a request takes the role `admin`, or is one of the others that are audited."""
+    if route.role is Role.ADMIN or route.is_audited:
+        return True
+    return _OWN_NAMES in path and any(is_for_admins(route, part) for part in path.split("/"))
 
 
 def _did(status: int, body: bytes) -> str:

@@ -8,12 +8,12 @@ than there are descriptors for.
 """
 
 import logging
-import resource
 import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import LogClosed, SegueError, StoreClosed
 from segue.server.flow import Flow, Standing, per_second, standing_of
-from segue.server.open_queues import OpenQueues
+from segue.server.open_queues import OpenQueues, queues_max
 from segue.server.task_flow import Crew, crew_of
 from segue.server.topic_sizes import TopicSizes
 from segue.stores.contract import QueueStats, Store
@@ -44,9 +44,6 @@ RETRY_SECONDS: Final = 5.0
 """How soon a queue is looked at again that cannot be read."""
 QUEUES_LOOKED_MAX: Final = 2_000
 """How many queues are looked at, those first that are open already."""
-DESCRIPTORS_SHARE: Final = 4
-"""Queues are opened to be looked at while they take up one part in so many of the descriptors."""
-DESCRIPTORS_PER_QUEUE: Final = 16
 CREW_SECONDS: Final = 2.0
 """How often the reports of workers are read: they report no more often."""
 CREW_SHARE: Final = 20
@@ -86,8 +83,10 @@ class Picture:
     number: int = 0
     """Grows with every look."""
     at_us: int
+    """When the last look was finished; of what is known before the first one is, when it was told.
+    """
     rows: tuple[Row, ...] = ()
-    """By name."""
+    """By name. Some may be of a look that is under way."""
     others: tuple[str, ...] = ()
     """Queues that are not looked at: there are too many."""
     is_whole: bool = False
@@ -205,7 +204,8 @@ class Overlook:
             while self._turn is not None and self._picture.number == number:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closed:
-                    return self._composed(number)
+                    at_us = self._picture.at_us if number else self._clock()
+                    return self._composed(number, at_us)
                 self._changed.wait(left)
             return self._picture
 
@@ -289,7 +289,7 @@ class Overlook:
         self._due_us = max(due_us, self._ticks() + turn.taken_us * (SHARE - 1))
         self._turn = None
         self._note_syncs()
-        self._picture = self._composed(self._picture.number + 1)
+        self._picture = self._composed(self._picture.number + 1, self._clock())
         self._changed.notify_all()
 
     # Looking -------------------------------------------------------------------------------
@@ -305,41 +305,52 @@ class Overlook:
                 if seen.due_us > now_us:
                     continue
                 if name not in self._queues.opened:
-                    steps.append(_Step(name, partial(self._queues.find, name), is_opening=True))
+                    steps.append(_Step(name, partial(self._open, name), is_opening=True))
                 steps.append(_Step(name, partial(self._look_at, name)))
 
     def _chosen(self, names: Collection[str]) -> list[str]:
         """Return which queues are looked at: those that are open, others while there is room."""
-        opened = self._queues.opened
-        room = QUEUES_LOOKED_MAX
-        if isinstance(self._store, FileStore):
+        store, room = self._store, QUEUES_LOOKED_MAX
+        if isinstance(store, FileStore):
             room = min(room, queues_max())
-        chosen = [name for name in names if name in opened][:QUEUES_LOOKED_MAX]
+            opened = set(filter(store.is_queue_open, names))
+        else:
+            opened = self._queues.opened.keys() & names
+        chosen = sorted(opened)[:QUEUES_LOOKED_MAX]
         left = max(0, room - len(chosen))
-        chosen += [name for name in sorted(names) if name not in opened][:left]
+        chosen += sorted(set(names).difference(opened))[:left]
         return sorted(chosen)
+
+    def _open(self, name: str) -> None:
+        seen = self._seen.get(name)
+        if seen is not None:
+            with self._noting_problems(seen):
+                self._queues.find(name)
 
     def _look_at(self, name: str) -> None:
         seen = self._seen.get(name)
-        if seen is None:
-            return
+        if seen is None or seen.due_us > self._ticks():
+            return  # It is gone, or could not be opened just now.
         begun_us = self._ticks()
-        rest_us = 0
-        try:
+        with self._noting_problems(seen):
             stats = self._stats(name)
-        except SegueError as error:
-            seen.problem = problem_of(error).detail
-            rest_us = int(RETRY_SECONDS * 1_000_000)
-        except Exception:
-            seen.problem = FAILED
-            rest_us = int(RETRY_SECONDS * 1_000_000)
-            raise
-        else:
-            with self._changed:
-                seen.note(standing_of(stats), self._ticks())
-        finally:
+        now_us = self._ticks()
+        with self._changed:
+            seen.note(standing_of(stats), now_us)
+        seen.due_us = now_us + (now_us - begun_us) * QUEUE_SHARE
+
+    @contextmanager
+    def _noting_problems(self, seen: _Seen) -> Iterator[None]:
+        """Have what goes wrong with a queue stand beside it, and leave it alone for a while."""
+        begun_us = self._ticks()
+        try:
+            yield
+        except Exception as error:
+            seen.problem = problem_of(error).detail if isinstance(error, SegueError) else FAILED
             now_us = self._ticks()
+            rest_us = int(RETRY_SECONDS * 1_000_000)
             seen.due_us = now_us + max(rest_us, (now_us - begun_us) * QUEUE_SHARE)
+            raise
 
     def _stats(self, name: str) -> QueueStats:
         try:
@@ -377,7 +388,7 @@ class Overlook:
             if before is None or ticks_us > before[1]:
                 self._syncs = count, ticks_us
 
-    def _composed(self, number: int) -> Picture:
+    def _composed(self, number: int, at_us: int) -> Picture:
         """Return what is known now (`_changed`)."""
         rows = tuple(
             Row(
@@ -391,7 +402,7 @@ class Overlook:
         )
         return Picture(
             number=number,
-            at_us=self._clock(),
+            at_us=at_us,
             rows=rows,
             others=self._others,
             is_whole=number > 0 and all(row.problem != NOT_YET for row in rows),
@@ -401,11 +412,3 @@ class Overlook:
             syncs=None if self._syncs is None else self._syncs[0],
             syncs_per_second=self._syncs_per_second,
         )
-
-
-def queues_max() -> int:
-    """Return how many queues of a directory may be open, with descriptors left for the rest."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return QUEUES_LOOKED_MAX
-    return max(1, soft // DESCRIPTORS_SHARE // DESCRIPTORS_PER_QUEUE)

@@ -8,7 +8,7 @@ is no second list that could disagree.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -61,6 +61,9 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+EVENT_STREAM: Final = "text/event-stream"
+"""What a LiveStream of Server-Sent Events is."""
+
 Handler = Callable[["Call"], object]
 """Returns a struct, None for no content, a Reply or a Stream."""
 AsyncHandler = Callable[["Call"], Awaitable[object]]
@@ -102,6 +105,8 @@ class Route:
     """Whether a token must be for the first name in the path; else its handler sees to that."""
     body_bytes_max: int | None = None
     """Instead of the server's own limit."""
+    is_audited: bool = False
+    """Whether it is written to the audit though it does not take the role `admin`."""
 
     @property
     def full_path(self) -> str:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from segue.delivery.topic_record import MOMENT_US_MAX
 from segue.delivery.topic_rules import TopicRules
+from segue.log.layout import NAME_CHARACTERS_MAX
 from segue.server.flow import Standing
 
 HISTORY_TOPIC: Final = "segue.history"
@@ -26,6 +27,8 @@ RULES: Final = TopicRules(
 )
 SAMPLE_BYTES_MAX: Final = 1 << 20
 """What a sample takes up at most: longer records are none."""
+QUEUES_SAMPLED_MAX: Final = 2_500
+"""How many queues a sample has, or says to be gone: some more than are ever looked at."""
 COUNT_MAX: Final = (1 << 53) - 1
 """Beyond that a number is not exact for everybody who reads JSON."""
 AMOUNT_MAX: Final = 1e12
@@ -33,6 +36,7 @@ AMOUNT_MAX: Final = 1e12
 _Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 _Moment = Annotated[int, Meta(ge=0, le=MOMENT_US_MAX)]
 _Amount = Annotated[float, Meta(ge=0, le=AMOUNT_MAX)]
+_Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 
 
 class QueueSample(msgspec.Struct, array_like=True, frozen=True):
@@ -79,9 +83,9 @@ class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
     since_us: _Moment | None = None
     """Until when the sample before it still held: what is told here happened after that. None if
     that is not known, as at the start of a server."""
-    queues: dict[str, QueueSample] = {}
+    queues: Annotated[dict[_Name, QueueSample], Meta(max_length=QUEUES_SAMPLED_MAX)] = {}
     """Those that changed, or all of them."""
-    gone: list[str] = []
+    gone: Annotated[list[_Name], Meta(max_length=QUEUES_SAMPLED_MAX)] = []
     """Queues that are not there any more."""
     wait_ms: tuple[_Amount, _Amount] | None = None
     """How long tasks that ended since had waited, by the median and the 99th percentile."""

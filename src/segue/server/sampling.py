@@ -27,6 +27,7 @@ from segue.server.sample_readers import (
 )
 from segue.stores.contract import Queue, Store
 from segue.stores.file.queue import FileQueue
+from segue.stores.file.store import FileStore
 
 SAMPLE_MAX: Final = 1_000
 """How many messages that were never delivered are looked at."""
@@ -103,6 +104,8 @@ def reader_of(store: Store, queue: Queue, chance: random.Random) -> Reader:
     """Return what reads messages of a queue in the way that its store allows."""
     if isinstance(queue, FileQueue):
         return FileReader(queue._core, chance)
+    if isinstance(store, FileStore):
+        return PageReader(queue)  # It is not there yet.
     try:
         from segue.stores.redis.queue import RedisQueue
         from segue.stores.redis.store import RedisStore

@@ -4,9 +4,11 @@ Tasks are an extra. Where it is not installed, whoever asks is told so and the r
 """
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from segue.clock import Clock, system_clock
+from segue.server.open_queues import may_look_into
 from segue.stores.contract import Store
 from segue.stores.file.store import FileStore
 
@@ -45,7 +47,12 @@ class TaskDesk:
                 require_tasks()
                 from segue.tasks.desk import Desk
 
-                self._desk = Desk(self.store, self.clock, patience_seconds=PATIENCE_SECONDS)
+                self._desk = Desk(
+                    self.store,
+                    self.clock,
+                    patience_seconds=PATIENCE_SECONDS,
+                    may_open=partial(may_look_into, self.store),
+                )
             return self._desk
 
     @property

@@ -26,7 +26,7 @@ from segue.tasks.records import TaskRecord, split_id
 from segue.tasks.standing import as_it_stands, status_of_dead
 from segue.tasks.states import TERMINAL, State
 from segue.tasks.tally import Covers, Tally, TaskCounts
-from segue.tasks.walk import STRETCH, Place, Walk, kinds_of, place_from
+from segue.tasks.walk import STRETCH, MayOpen, Place, Walk, kinds_of, may_open_any, place_from
 
 INDEX_PATH: Final = Path("index", "tasks.sqlite3")
 LIST_LIMIT_DEFAULT: Final = 100
@@ -87,8 +87,12 @@ class Desk:
         *,
         keep_seconds: float = KEEP_SECONDS_DEFAULT,
         patience_seconds: float | None = None,
+        may_open: MayOpen = may_open_any,
     ) -> None:
-        """`patience_seconds` is how long answers wait for the index, as `TaskIndex` has it."""
+        """`patience_seconds` is how long answers wait for the index, as `TaskIndex` has it.
+
+        What is asked of all queues passes over those that it may not open.
+        """
         self.store = store
         self.log = EventLog(store)
         self.keep_seconds = keep_seconds
@@ -96,7 +100,8 @@ class Desk:
         self.index = TaskIndex(
             self.log, _index_path(store), clock, patience_seconds=patience_seconds
         )
-        self._tally = Tally(store, self.index)
+        self._may_open = may_open
+        self._tally = Tally(store, self.index, may_open=may_open)
 
     def prepare(self) -> None:
         """Have the topics that workers append to and look at."""
@@ -270,6 +275,8 @@ class Desk:
             known=self.index.get_many,
             requested=self.cancellations.requested(),
             stretch=stretch,
+            # One that is named is opened, as by whatever else is about that queue.
+            may_open=self._may_open if asked.queue is None else may_open_any,
         )
 
     def _names(self, asked: _Asked, covers: Covers | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from segue.stores.queue_base import QueueBase
 from segue.tasks.index import TaskIndex
 from segue.tasks.standing import is_task
 from segue.tasks.states import State
-from segue.tasks.walk import UNREADABLE, count_of
+from segue.tasks.walk import UNREADABLE, MayOpen, count_of, may_open_any
 
 LOOK_SECONDS: Final = 0.1
 """How long queues are looked at for one answer: the counts of the others are those from before."""
@@ -37,7 +37,8 @@ class TaskCounts:
     tasks: Sequence[tuple[str, Mapping[State, int]]]
     """By name, those with most first, as far as events say it."""
     more_queues: int
-    """How many queues nobody has looked at yet: their waiting tasks are not among these."""
+    """How many queues nobody has looked at yet, for want of time or because too many are open:
+    their waiting tasks are not among these."""
 
 
 class Tally:
@@ -54,10 +55,16 @@ class Tally:
     """
 
     def __init__(
-        self, store: Store, index: TaskIndex, monotonic: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        index: TaskIndex,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        may_open: MayOpen = may_open_any,
     ) -> None:
         self._store = store
         self._index = index
+        self._may_open = may_open
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._seen: dict[str, Counts] = {}
@@ -112,6 +119,8 @@ class Tally:
             self._next = name
             if self._monotonic() >= deadline:
                 return
+            if not self._may_open(name):
+                continue
             try:
                 queue = self._store.queue(name)
                 self._seen[name] = counts = queue.count()

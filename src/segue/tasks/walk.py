@@ -54,6 +54,13 @@ _WAITING: Final = frozenset({State.PENDING, State.SCHEDULED, State.RETRYING})
 
 Known = Callable[[Sequence[str]], Mapping[str, TaskRecord]]
 """Returns what events say of some tasks."""
+MayOpen = Callable[[str], bool]
+"""Tells whether a queue may be opened just to be looked at."""
+
+
+def may_open_any(_: str) -> bool:
+    """Have every queue be looked at, where there are enough descriptors for all of them."""
+    return True
 
 
 # Places --------------------------------------------------------------------------------------
@@ -110,6 +117,8 @@ class Walk:
     requested: Mapping[str, int]
     """Which tasks are to be cancelled, and when they were pushed."""
     stretch: int = STRETCH
+    may_open: MayOpen = may_open_any
+    """Queues that may not be opened are passed over."""
 
     def steps(
         self, start: Place | None, *, most: int | None = None
@@ -126,7 +135,7 @@ class Walk:
             start = None
         kinds = kinds_of(self.states)
         for name in self.queues if kinds else ():
-            if start is not None and name < start.queue:
+            if (start is not None and name < start.queue) or not self.may_open(name):
                 continue
             begin = start if start is not None and name == start.queue else None
             try:
@@ -190,6 +199,8 @@ class Walk:
         ):
             return None  # The request came too late; to look it up could take long.
         name, _, message_id = task_id.partition("/")
+        if not self.may_open(name):
+            return None
         try:
             status = self.store.queue(name).look_up(MessageId(message_id))
             if status is None:

@@ -6,6 +6,7 @@ from typing import Final
 from segue.delivery.rules import QueueRules
 from segue.errors import InvalidArgument, LogClosed, SegueError, StoreClosed, StoreUnavailable
 from segue.server.call import Call
+from segue.server.open_queues import may_look_into
 from segue.server.paging import NamedPage, page_of
 from segue.server.routing import Role, Route
 from segue.stores.contract import Counts, Queue
@@ -17,6 +18,7 @@ from segue.stores.http.wire.rules import QueueRulesJson
 
 QUEUES_SHOWN_MAX: Final = 500
 """How many queues one page shows."""
+NO_ROOM: Final = "not looked at: as many queues are open as the limit of open files leaves room for"
 
 
 class QueuePage(NamedPage):
@@ -33,6 +35,8 @@ def overview(call: Call) -> LimitsRows:
 
 
 def _row(call: Call, name: str) -> LimitsRow | None:
+    if not may_look_into(call.store, name):
+        return LimitsRow(name=name, rules=QueueRulesJson(), problem=NO_ROOM)
     try:
         queue = call.desk.queue(name)
         if isinstance(queue, AbsentQueue):

@@ -11,10 +11,10 @@ from segue.server.access import Grant
 from segue.server.call import Call
 from segue.server.flow import per_second
 from segue.server.history import WHOLE_NUMBERS, Points
-from segue.server.overlook import Picture, Row
+from segue.server.overlook import NOT_YET, Picture, Row
 from segue.server.refusal import Refused
 from segue.server.routes.about import about
-from segue.server.routing import LiveStream, Role, Route
+from segue.server.routing import EVENT_STREAM, LiveStream, Role, Route
 from segue.server.task_flow import Crew
 from segue.stores.http.wire.overview import (
     DiskJson,
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from segue.tasks.worker.reports import WorkerReport
 
 QUEUES_SHOWN_MAX: Final = 500
-"""How many queues are listed; all of them count in the totals."""
+"""How many queues are listed, those in trouble first; all that were looked at count in the totals.
+"""
 PATIENCE_SECONDS: Final = 0.05
 """How long a request waits for a new look, before it is answered with what is known."""
 HISTORY_SECONDS_MIN: Final = 60
 HISTORY_SECONDS_MAX: Final = 7 * 86_400
-EVENT_STREAM: Final = "text/event-stream"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -116,7 +116,7 @@ def _overview(call: Call, picture: Picture) -> Overview:
         totals=_totals(rows),
         tasks=None if crew is None else _tasks(crew, grant),
         workers=None if crew is None else _workers(crew, grant),
-        queues=[_row(row) for row in rows[:QUEUES_SHOWN_MAX]],
+        queues=[_row(row) for row in _listed(rows)],
         more_queues=max(0, len(rows) - QUEUES_SHOWN_MAX) + others,
     )
 
@@ -140,6 +140,26 @@ def _disk(picture: Picture, rows: Iterable[Row], grant: Grant) -> DiskJson | Non
         total_bytes=picture.disk.total_bytes,
         free_bytes=picture.disk.free_bytes,
         store_bytes=queue_bytes + topic_bytes,
+    )
+
+
+def _listed(rows: list[Row]) -> list[Row]:
+    """Return by name as many as are listed, and none left out that is worse than one of them."""
+    if len(rows) <= QUEUES_SHOWN_MAX:
+        return rows
+    return sorted(sorted(rows, key=_trouble)[:QUEUES_SHOWN_MAX], key=lambda row: row.name)
+
+
+def _trouble(row: Row) -> tuple[bool, bool, bool, float]:
+    """Return what sorts a queue the further to the front, the more it wants to be looked at."""
+    standing = row.standing
+    if standing is None:
+        return row.problem in ("", NOT_YET), True, True, 0.0
+    return (
+        not row.problem,
+        not standing.is_paused,
+        not standing.dead,
+        -(standing.oldest_seconds or 0.0),
     )
 
 

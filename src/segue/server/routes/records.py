@@ -25,7 +25,7 @@ from segue.server.holding import held_for, hold
 from segue.server.reading import PAGE_BYTES_MAX, Reading
 from segue.server.refusal import Refused
 from segue.server.routes.topics import TOPIC, topic_of
-from segue.server.routing import LiveStream, Reply, Role, Route, Stream
+from segue.server.routing import EVENT_STREAM, LiveStream, Reply, Role, Route, Stream
 from segue.server.streams import NDJSON, lines_of
 from segue.stores.http.problems import problem_of
 from segue.stores.http.wire.numbers import whole_number
@@ -53,7 +53,6 @@ from segue.stores.topic_contract import Start, Topic
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EVENT_STREAM: Final = "text/event-stream"
 READING_SECONDS: Final = 300.0
 """How long a place in what is read is held for who does not ask for more."""
 PAGE_RECORDS_FIRST: Final = 2

@@ -110,6 +110,7 @@ ROUTES: Final = (
         about="schedules",
         is_guarded=False,
         handle_async=fire,
+        is_audited=True,
         answer=Fired,
         errors=(QueueFull, AccessDenied),
         statuses=(404, _NOT_INSTALLED),
