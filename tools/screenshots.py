@@ -25,7 +25,7 @@ LIVE_SECONDS: Final = 45.0
 SCREENS: Final = {
     "overview": "#/?range=15m",
     "queue": "#/queues/orders?range=15m",
-    "message": "#/queues/webhooks/messages/0-3?number=3",
+    "message": "#/queues/webhooks/messages/0-3",
     "letters": "#/letters/webhooks",
     "tasks": "#/tasks",
     "task": "#/tasks/default/2-9",

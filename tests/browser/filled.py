@@ -47,7 +47,7 @@ SCREENS: Final = {
     "message": Screen("/queues/mail/messages/1-0", "1-0 ready"),
     "all letters": Screen("/letters", "Dead letters"),
     "letters": Screen("/letters/mail", "Dead letters of mail"),
-    "letter": Screen("/queues/mail/messages/0-1?number=1", "0-1 dead"),
+    "letter": Screen("/queues/mail/messages/0-1", "0-1 dead"),
     "tasks": Screen("/tasks", "Tasks"),
     "task": Screen("/tasks/mail.tasks/0-0", "plain words dead letter"),
     "schedules": Screen("/schedules", "Schedules"),
@@ -190,10 +190,10 @@ def fill_tasks(store: Store, queue: Queue, text: str) -> None:
     )
 
 
-def report_worker(store: Store, text: str) -> None:
+def report_worker(store: Store, text: str, *, later: timedelta = timedelta(hours=1)) -> None:
     """Have a worker say how it is. It says so of later, so that it is there for an hour."""
     now_us = time.time_ns() // 1_000
-    later = datetime.now(UTC) + timedelta(hours=1)
+    at = datetime.now(UTC) + later
     said = _text_of_json(text)[:500]
     report = WorkerReport(
         worker=f"worker-1 {said}",
@@ -201,7 +201,7 @@ def report_worker(store: Store, text: str) -> None:
         pid=1,
         kind="threads",
         state="running",
-        at_us=round(later.timestamp() * 1_000_000),
+        at_us=round(at.timestamp() * 1_000_000),
         started_us=now_us - 60_000_000,
         queues=["mail.tasks"],
         size=2,
@@ -217,7 +217,7 @@ def report_worker(store: Store, text: str) -> None:
     )
     prepare_reports(store)
     topic = store.topic(WORKERS_TOPIC)
-    topic.append(msgspec.json.encode(report), key=report.worker, timestamp=later)
+    topic.append(msgspec.json.encode(report), key=report.worker, timestamp=at)
 
 
 def owner_of(text: str) -> str:

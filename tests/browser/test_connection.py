@@ -4,12 +4,15 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from segue.server.building import build_app
+from segue.server.overlook import Overlook
 from segue.server.serving import ServerThread
+from tests.browser.acting import EVERY_MS, fact
 from tests.browser.browser_support import Dashboard, until
 from tests.browser.filled import asked_by, expect_shown, status_of
 from tests.http_proxy import HttpProxy
@@ -98,6 +101,60 @@ def expect_of_now(page: Page) -> None:
     expect(status_of(page)).to_have_text("Live")
     expect(note_of(page)).to_have_count(0)
     expect(page.get_by_role("main")).to_have_css("filter", "none")
+
+
+# What comes is not what is asked for --------------------------------------------------------------
+
+
+def test_signs_of_life_are_no_figures(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lives, and whose look at the store does not come back, has nothing of now."""
+    dashboard.store.queue("mail").push("hello")
+    page = dashboard.open()
+    expect_shown(page, "Overview")
+    monkeypatch.setattr(Overlook, "_begin", lambda _: None)
+
+    expect(status_of(page)).to_have_text("Stale")
+    expect_old(page)
+    monkeypatch.undo()
+    expect_of_now(page)
+
+
+def test_a_screen_whose_own_request_fails_says_so_while_others_come(dashboard: Dashboard) -> None:
+    """Figures of another screen being live is no word about this one."""
+    dashboard.complaints.expect(GONE)
+    dashboard.store.queue("mail").push("hello")
+    page = dashboard.open("/limits")
+    expect_shown(page, "Limits and switches")
+    page.route(re.compile("/overview/limits"), lambda route: route.abort())
+    page.clock.run_for(EVERY_MS)
+
+    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(status_of(page)).to_have_text("Live")
+    page.unroute(re.compile("/overview/limits"))
+    page.clock.run_for(EVERY_MS)
+    expect(page.get_by_role("main").get_by_role("alert")).to_have_count(0)
+
+
+def test_who_may_act_may_so_where_no_events_come(dashboard: Dashboard) -> None:
+    """Some lines to a server let no stream through."""
+    dashboard.complaints.expect("503")
+    dashboard.store.queue("mail").push("hello")
+    dashboard.page.route(re.compile("/overview/live"), lambda route: route.fulfill(status=503))
+    page = dashboard.open("/queues/mail")
+
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_enabled()
+    expect(status_of(page)).to_have_text("Disconnected")
+
+
+def test_ages_are_told_by_the_clock_of_the_server(dashboard: Dashboard) -> None:
+    """Which wrote the times. That of whoever looks may be wrong."""
+    dashboard.store.queue("mail").push("hello")
+    dashboard.page.clock.set_system_time(datetime.now(UTC) + timedelta(minutes=90))
+    page = dashboard.open("/queues/mail/messages/0-0")
+
+    expect(fact(page, "Pushed")).to_have_text(re.compile(r"^[0-9.]+ s ago$"))
 
 
 # The server is away ------------------------------------------------------------------------------
@@ -214,7 +271,7 @@ def test_a_server_that_says_nothing_more_is_told(dashboard: Dashboard, proxy: Li
 
     expect(status_of(page)).to_have_text("Stale")
     expect_old(page)
-    expect(note_of(page)).to_contain_text("The server is silent")
+    expect(note_of(page)).to_contain_text("No new figures come")
     expect(ready_of(page, "mail")).to_have_text("1")
     proxy.restore()
     expect_of_now(page)

@@ -107,7 +107,7 @@ WAYS: Final = {
             ("Dead letters by queue", "mail"),
             ("Dead letters", "0-1"),
         ),
-        address="/queues/mail/messages/0-1?number=1",
+        address="/queues/mail/messages/0-1",
         heading="0-1 dead",
     ),
     "tasks": Way(clicks=((NAV, "Tasks"),), address="/tasks", heading="Tasks"),

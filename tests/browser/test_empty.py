@@ -19,7 +19,7 @@ EMPTY: Final = {
     "/letters": ("Dead letters", "There are no dead letters."),
     "/tasks": ("Tasks", "There are no tasks yet. Queue one: segue task enqueue"),
     "/schedules": ("Schedules", "No worker has told of a schedule yet. A task gets one where"),
-    "/workers": ("Workers", "No worker has told of itself in the last seconds. Start one: segue"),
+    "/workers": ("Workers", "No worker is running, and none fell silent of late. Start one: segue"),
     "/topics": ("Topics", "There are no topics yet. Append a record: echo"),
     "/segments": ("Segments", "There are no queues."),
     "/segments?kind=topic": ("Segments", "There are no topics."),

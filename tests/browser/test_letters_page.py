@@ -22,7 +22,7 @@ from tests.browser.acting import (
     row,
     rows,
 )
-from tests.browser.browser_support import Dashboard
+from tests.browser.browser_support import Dashboard, until
 from tests.browser.working import unhurried
 
 PAGE = 25
@@ -123,7 +123,7 @@ def test_letters_that_died_of_the_same_are_one_group(dashboard: Dashboard, hooks
         expect(cell(lines.nth(number), "Cause")).to_have_text("failed")
     expect(card(page, "By cause")).to_contain_text("7 letters")
     expect(cell(lines.nth(0), "Example").get_by_role("link")).to_have_attribute(
-        "href", "#/queues/hooks/messages/0-3?number=3"
+        "href", "#/queues/hooks/messages/0-3"
     )
 
 
@@ -166,7 +166,7 @@ def test_a_letter_s_row_tells_its_whole_reason(dashboard: Dashboard, hooks: Queu
     expect(cell(line, "Tries")).to_have_text("1")
     expect(cell(line, "Died")).to_have_text(re.compile("^[0-9.]+ s ago$"))
     expect(cell(line, "Message").get_by_role("link")).to_have_attribute(
-        "href", "#/queues/hooks/messages/0-2?number=2"
+        "href", "#/queues/hooks/messages/0-2"
     )
     assert hooks.count().dead == 7
 
@@ -295,6 +295,24 @@ def test_letters_are_brought_back_no_faster_than_asked_for(
     assert answer.request.timing["responseStart"] >= 2 / 4 * 1000 - 10
     assert (hooks.count().dead, hooks.count().ready) == (4, 4)
     noted(dashboard, REDRIVE)
+
+
+def test_bringing_letters_back_can_be_stopped(dashboard: Dashboard, hooks: Queue) -> None:
+    """What is back by then stays so, and the page says that it was stopped."""
+    dashboard.complaints.expect("net::ERR_ABORTED")
+    page = dashboard.open("/letters/hooks")
+    dialog = asked(page, "Redrive 7…", "Redrive dead letters of hooks")
+    field(dialog, "No faster than").fill("2")
+    dialog.get_by_role("button", name="Bring them back").click()
+    until(page, lambda: hooks.count().dead < 7)
+    dialog.get_by_role("button", name="Stop", exact=True).click()
+    expect(dialog).to_be_hidden()
+
+    told = page.get_by_role("log", name="What was done")
+    expect(told).to_contain_text("stopped; what was done until then stays done")
+    until(page, lambda: bool(acts_of(dashboard.store)))
+    assert hooks.count().dead > 0
+    assert hooks.count().dead + hooks.count().ready == 8
 
 
 @pytest.mark.parametrize("pattern", [HTTP, KEYS, "no reason given"])

@@ -218,6 +218,20 @@ def test_what_somebody_else_changed_meanwhile_is_not_undone(dashboard: Dashboard
     assert queue.rules == replace(EVERYTHING, keep_seconds=60, backoff_base=9, max_deliveries=2)
 
 
+def test_only_what_was_changed_in_the_dialog_is_changed(dashboard: Dashboard) -> None:
+    """What it shows besides may have been changed by somebody else since it was opened."""
+    queue = dashboard.store.queue("mail", EVERYTHING)
+    queue.push(b"x")
+    page = dashboard.open("/limits")
+    dialog = asked(page, "Change the limits of mail", "Limits of mail")
+    queue.configure(replace(EVERYTHING, rate=77, max_leases=None))
+    dialog.get_by_label("Tries").fill("2")
+    dialog.get_by_role("button", name="Change them").click()
+    expect_told(page, "The limits of mail are changed")
+
+    assert queue.rules == replace(EVERYTHING, rate=77, max_leases=None, max_deliveries=2)
+
+
 def test_limits_that_make_no_sense_are_refused_and_nothing_is_changed(
     dashboard: Dashboard,
 ) -> None:

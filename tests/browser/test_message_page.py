@@ -323,6 +323,19 @@ def opened_as_letter(dashboard: Dashboard) -> Page:
     return page
 
 
+def test_a_dead_message_of_its_queue_can_be_brought_back_too(
+    dashboard: Dashboard, dead: Queue
+) -> None:
+    """However one came to it."""
+    page = dashboard.open("/queues/mail?state=dead")
+    rows(page, "Messages").last.get_by_role("link", name="0-1").click()
+    expect(heading(page, "0-1")).to_contain_text("dead")
+    asked(page, "Redrive", "Bring 0-1 back?").get_by_role("button", name="Bring it back").click()
+
+    expect_told(page, "0-1 is back in mail")
+    assert [letter.message.id for letter in dead.dead_letters()] == ["0-0"]
+
+
 def test_a_dead_letter_is_brought_back(dashboard: Dashboard, dead: Queue) -> None:
     """That one alone; its timeline goes on."""
     page = opened_as_letter(dashboard)

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from segue import Item
 from segue.server.building import CountingDisk, build_app
 from segue.server.overlook import NOT_YET
+from segue.server.routes import overview
 from segue.server.samples import HISTORY_TOPIC, RULES, QueueSample, Sample, encoded
 from segue.server.serving import ServerThread
 from segue.stores.contract import Queue
@@ -255,6 +256,52 @@ def test_what_is_stuck_is_told_first_and_leads_there(dashboard: Dashboard) -> No
         expect(heading(page, there)).to_be_visible()
         page.go_back()
         expect(heading(page, "Overview")).to_be_visible()
+
+
+def test_nothing_is_said_of_queues_that_are_not_listed(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That all is well with them, least of all."""
+    monkeypatch.setattr(overview, "QUEUES_SHOWN_MAX", 2)
+    for name in ("a", "b", "c"):
+        dashboard.store.queue(name).push(b"x")
+    page = dashboard.open()
+
+    words = "in the 2 queues listed"
+    expect(page.get_by_role("main").get_by_text(words)).to_have_text(
+        f"Nothing is stuck {words} here; 1 more is not."
+    )
+    page.goto(f"{dashboard.url}/dash/#/letters")
+    expect(page.get_by_text(words)).to_contain_text("1 more is not")
+
+
+def test_a_queue_from_which_something_comes_now_and_then_is_not_stuck(dashboard: Dashboard) -> None:
+    """However old what waits there is."""
+    pushed_long_ago(dashboard.store.place.root, "mail", seconds=3_600, count=50)
+    queue = dashboard.store.queue("mail")
+    page = dashboard.open()
+    expect(strip(page)).to_have_count(0)
+    queue.pop()
+    for _ in range(3):
+        expect(cell(row(page, "Queues", "mail"), "Out")).not_to_have_text("0/s")
+        expect(cell(row(page, "Queues", "mail"), "Out")).to_have_text("0/s")
+        expect(strip(page)).to_have_count(0)
+        queue.pop()
+
+
+def test_links_to_what_is_stuck_keep_the_focus(dashboard: Dashboard) -> None:
+    """Also where only digits tell them apart."""
+    for number in range(3):
+        queue = dashboard.store.queue(f"shard-{number}")
+        queue.push(b"x")
+        queue.lease().bury("bad")
+    page = dashboard.open()
+    link = strip(page).get_by_role("link", name="shard-2 has")
+    link.focus()
+    dashboard.store.queue("shard-2").push(b"x")
+
+    expect(cell(row(page, "Queues", "shard-2"), "Ready")).to_have_text("1")
+    expect(link).to_be_focused()
 
 
 def test_what_is_stuck_no_longer_leaves_the_strip(dashboard: Dashboard) -> None:

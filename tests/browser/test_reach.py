@@ -362,6 +362,26 @@ def test_a_question_mark_tells_all_keys(dashboard: Dashboard) -> None:
     expect(dialog).to_have_count(0)
 
 
+def test_single_keys_can_be_switched_off(dashboard: Dashboard) -> None:
+    """Whoever speaks to the browser says many letters. The switch is reached without a key."""
+    page = dashboard.open()
+    expect_shown(page, "Overview")
+    page.get_by_role("button", name="Keys", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Keys")
+    dialog.get_by_label("Use these keys").uncheck()
+    dialog.get_by_role("button", name="Close").click()
+    page.keyboard.type("p?gd")
+
+    expect(status_of(page)).to_have_text("Live")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    page.get_by_role("button", name="Keys", exact=True).click()
+    dialog.get_by_label("Use these keys").check()
+    dialog.get_by_role("button", name="Close").click()
+    page.keyboard.type("gd")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters")
+
+
 def test_a_slash_leads_to_the_filter_where_keys_are_letters_again(dashboard: Dashboard) -> None:
     """What is typed there does nothing else."""
     fill(dashboard.store)
@@ -377,9 +397,9 @@ def test_a_slash_leads_to_the_filter_where_keys_are_letters_again(dashboard: Das
     expect(page.get_by_role("dialog")).to_have_count(0)
     field.fill("paused")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("table", name="Queues").get_by_role("link", name="mail.")).to_have_text(
-        "mail.paused"
-    )
+    queues = page.get_by_role("table", name="Queues").get_by_role("link")
+    expect(queues.filter(has_text="mail.tasks")).to_have_count(0)
+    expect(queues.filter(has_text="mail.paused")).to_be_visible()
 
 
 def test_r_asks_again(dashboard: Dashboard) -> None:
@@ -391,8 +411,8 @@ def test_r_asks_again(dashboard: Dashboard) -> None:
     asked = asked_by(page)
     page.keyboard.press("r")
 
-    until(page, lambda: len(asked) == 1)
-    assert asked == [f"GET {dashboard.url}/api/v1/schedules"]
+    until(page, lambda: len(asked) == 2)
+    assert asked == [f"GET {dashboard.url}/api/v1/{name}" for name in ("overview", "schedules")]
 
 
 @pytest.mark.parametrize("key", ["Control+p", "Alt+p", "Meta+r"])

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import APIResponse, Page, Request, Route, expect
 
 from segue import Item
 from tests.browser.acting import EVERY_MS, asked, card, cell, heading, row, rows, tile
@@ -41,6 +41,53 @@ def refresh(page: Page) -> None:
 
 def is_focused(page: Page, href: str) -> bool:
     return bool(page.evaluate("document.activeElement.getAttribute('href')") == href)
+
+
+# What is asked and answered in another order -----------------------------------------------------
+
+
+def test_a_late_answer_does_not_undo_a_newer_one(dashboard: Dashboard) -> None:
+    """What was asked first may be answered last, and tells of before."""
+    queue = dashboard.store.queue("mail")
+    queue.push(b"x")
+    page = dashboard.open("/limits")
+    expect(page.get_by_role("button", name="Pause mail")).to_be_visible()
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route(re.compile("/overview/limits"), hold_first)
+    page.keyboard.press("r")
+    until(page, lambda: bool(held))
+    queue.pause()
+    page.keyboard.press("r")
+    expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
+    (route, response) = held[0]
+    with page.expect_event("requestfinished", lambda request: request == route.request):
+        route.fulfill(response=response)
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then)))")
+
+    expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
+
+
+def test_another_filter_of_a_screen_leaves_one_where_one_is(dashboard: Dashboard) -> None:
+    """Whoever looks through a list at the end of a long screen goes on looking there."""
+    fill(dashboard.store)
+    page = dashboard.open("/queues/mail")
+    states = page.get_by_role("navigation", name="State of messages")
+    expect(states).to_be_visible()
+    states.get_by_role("link", name="leased").scroll_into_view_if_needed()
+    before = page.evaluate("scrollY")
+    states.get_by_role("link", name="leased").click()
+
+    expect(rows(page, "Messages")).to_have_count(2)
+    expect(states.get_by_role("link", name="leased")).to_be_focused()
+    assert before > 100
+    assert page.evaluate("scrollY") > 100
 
 
 # Nothing is made anew that is there --------------------------------------------------------------

@@ -4,12 +4,14 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.acting import cell, fact, heading, rows, tile
 from tests.browser.browser_support import Dashboard
+from tests.browser.filled import report_worker
 from tests.browser.working import WORKER, Studio, studio_in, unhurried
 
 
@@ -68,7 +70,21 @@ def test_a_worker_that_ends_leaves_the_screen(dashboard: Dashboard, studio: Stud
     page.keyboard.press("r")
 
     expect(title(page)).to_have_count(0)
-    expect(page.get_by_text("No worker has told of itself in the last seconds.")).to_be_visible()
+    expect(page.get_by_text("No worker is running")).to_be_visible()
+
+
+def test_a_worker_that_was_killed_is_shown_as_silent_with_what_it_was_at(
+    dashboard: Dashboard,
+) -> None:
+    """At 3 a.m. that is what somebody looks for."""
+    report_worker(dashboard.store, "resize", later=timedelta(minutes=-2))
+    page = dashboard.open("/workers")
+
+    expect(title(page)).to_contain_text("silent for 2 min")
+    expect(page.get_by_text("It stopped without a word")).to_be_visible()
+    expect(rows(page, "Slots of worker-1 resize").first).to_contain_text("mail.tasks/0-2")
+    page.goto(f"{dashboard.url}/dash/#/")
+    expect(tile(page, "Workers")).to_contain_text("0 of 0 slots busy")
 
 
 def test_a_store_without_workers_says_how_to_start_one(dashboard: Dashboard) -> None:

@@ -13,10 +13,6 @@ export function setUpActs({ mayAct, refresh }) {
   afterAct = refresh;
 }
 
-export function mayAct() {
-  return isAllowed;
-}
-
 // A button for those who may; for others it says why not.
 export function actButton(text, act, { tone, label } = {}) {
   return h(
@@ -33,7 +29,8 @@ export function actButton(text, act, { tone, label } = {}) {
 }
 
 // act: {title, says (nodes), fields: [{name, label, type, value, hint, min, step, choices}], button,
-//       tone, types (a word to be typed), run(values) → what was done, preview(values) → what would be}
+//       tone, types (a word to be typed), isStoppable, run(values, signal) → what was done,
+//       preview(values) → what would be}
 export function ask(act) {
   const told = h("div.told", { "aria-live": "polite" });
   const typed = act.types
@@ -44,9 +41,7 @@ export function ask(act) {
         h("input", {
           name: "typed",
           autocomplete: "off",
-          oninput: () => {
-            go.disabled = form.elements.typed.value !== act.types;
-          },
+          oninput: () => allow(),
         }),
       )
     : null;
@@ -59,7 +54,7 @@ export function ask(act) {
     ? h(
         "button",
         { type: "button", onclick: () => attempt(() => act.preview(values(form, act))) },
-        act.previewButton || "Dry run",
+        "Dry run",
       )
     : null;
   const close = h("button.quiet", { type: "button", onclick: () => dialog.close() }, "Cancel");
@@ -69,7 +64,7 @@ export function ask(act) {
       method: "dialog",
       onsubmit: (event) => {
         event.preventDefault();
-        attempt(() => act.run(values(form, act)), { isFinal: true });
+        attempt(() => act.run(values(form, act), stopping.signal), { isFinal: true });
       },
     },
     h("h2", { id: "act-title" }, act.title),
@@ -80,13 +75,24 @@ export function ask(act) {
     h("div.buttons", {}, close, preview, go),
   );
   const dialog = h("dialog", { "aria-labelledby": "act-title" }, form);
-  dialog.addEventListener("close", () => dialog.remove());
+  const stopping = new AbortController();
+  let isWorking = false;
+  dialog.addEventListener("close", () => {
+    stopping.abort(); // What can be stopped ends where it is; the rest goes on to its end.
+    dialog.remove();
+  });
   document.body.append(dialog);
   dialog.showModal();
 
+  function allow() {
+    if (preview) preview.disabled = isWorking;
+    go.disabled = isWorking || (typed && form.elements.typed.value !== act.types);
+    close.textContent = !isWorking ? "Cancel" : act.isStoppable ? "Stop" : "Close";
+  }
+
   async function attempt(step, { isFinal = false } = {}) {
-    const buttons = [go, preview].filter(Boolean);
-    for (const each of buttons) each.disabled = true;
+    isWorking = true;
+    allow();
     told.replaceChildren(h("p.dim", {}, "Working…"));
     try {
       const words = await step();
@@ -94,14 +100,18 @@ export function ask(act) {
         dialog.close();
         toast(words);
         afterAct();
-        return;
+      } else {
+        told.replaceChildren(h("p.preview", {}, words));
       }
-      told.replaceChildren(h("p.preview", {}, words));
     } catch (error) {
-      told.replaceChildren(failure(error));
+      if (dialog.open) told.replaceChildren(failure(error));
+      else if (isFinal) {
+        toast(`${act.title}: ${error.message}`, { tone: "dead" });
+        afterAct();
+      }
     }
-    for (const each of buttons) each.disabled = false;
-    if (typed) go.disabled = form.elements.typed.value !== act.types;
+    isWorking = false;
+    allow();
   }
 }
 
@@ -135,7 +145,7 @@ function values(form, act) {
   return said;
 }
 
-export function toast(words, { tone = "good" } = {}) {
+function toast(words, { tone = "good" } = {}) {
   const node = h(
     `div.toast.${tone}`,
     {},

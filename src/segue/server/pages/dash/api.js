@@ -34,9 +34,8 @@ export function headers() {
   return said ? { authorization: `Bearer ${said}` } : {};
 }
 
-async function ask(method, where, body, patience_ms) {
-  const options = { method, headers: headers(), cache: "no-store" };
-  if (patience_ms) options.signal = AbortSignal.timeout(patience_ms);
+async function ask(method, where, body, signal) {
+  const options = { method, headers: headers(), cache: "no-store", signal };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
@@ -46,11 +45,14 @@ async function ask(method, where, body, patience_ms) {
     answer = await fetch(where, options);
     if (answer.ok) return await answer.text();
   } catch (error) {
-    const isLate = error.name === "TimeoutError";
+    const words = {
+      TimeoutError: "the server does not answer",
+      AbortError: "stopped; what was done until then stays done",
+    };
     throw new Problem(
       0,
-      "unreachable",
-      isLate ? "the server does not answer" : "the server cannot be reached",
+      error.name === "AbortError" ? "stopped" : "unreachable",
+      words[error.name] || "the server cannot be reached",
     );
   }
   throw await problemOf(answer);
@@ -85,27 +87,31 @@ export async function problemOf(answer) {
   }
 }
 
+function asked(parts, query) {
+  return ask("GET", path(parts, query), undefined, AbortSignal.timeout(PATIENCE_MS));
+}
+
 export async function get(parts, query) {
-  return parsed(await ask("GET", path(parts, query), undefined, PATIENCE_MS));
+  return parsed(await asked(parts, query));
 }
 
 // The same, for what others have written and is shown as they wrote it.
 export async function getExactly(parts) {
-  return parsed(await ask("GET", path(parts), undefined, PATIENCE_MS), exactly);
+  return parsed(await asked(parts), exactly);
 }
 
 export async function getLines(parts, query) {
-  return (await ask("GET", path(parts, query), undefined, PATIENCE_MS))
+  return (await asked(parts, query))
     .split("\n")
     .filter(Boolean)
     .map((line) => parsed(line));
 }
 
-// Acts take as long as they take: a slow redrive is told to the one who asked for it.
-async function act(method, parts, body) {
-  return parsed(await ask(method, path(parts), body, 0));
+// Acts take as long as they take, or until `signal`: the server stops what nobody waits for.
+async function act(method, parts, body, signal) {
+  return parsed(await ask(method, path(parts), body, signal));
 }
 
-export const post = (parts, body = {}) => act("POST", parts, body);
+export const post = (parts, body = {}, signal) => act("POST", parts, body, signal);
 export const put = (parts, body) => act("PUT", parts, body);
 export const remove = (parts) => act("DELETE", parts, undefined);

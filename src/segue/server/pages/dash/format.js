@@ -44,6 +44,11 @@ export function plural(value, one, many = `${one}s`) {
   return `${exact(value)} ${value === 1 ? one : many}`;
 }
 
+// Behind what is said of the queues that are listed.
+export function leftOut(more) {
+  return `${exact(more)} more ${more === 1 ? "is" : "are"} not`;
+}
+
 export function rate(value) {
   if (isNone(value)) return NONE;
   if (value === 0) return "0/s";
@@ -116,6 +121,15 @@ function time(time_us, words) {
   return h("time", { datetime: iso, title: `${when(time_us)} (${zone})` }, words);
 }
 
+// By the clock of the server, which wrote the times: that of whoever looks may be wrong.
 export function now_us() {
-  return Date.now() * 1000;
+  return (Date.now() + ahead_ms) * 1000;
+}
+
+const AHEAD_MS = 3_000; // What is less may be the way here.
+let ahead_ms = 0;
+
+export function noteServerTime(time_us) {
+  const found_ms = time_us / 1000 - Date.now();
+  ahead_ms = Math.abs(found_ms) > AHEAD_MS ? found_ms : 0;
 }

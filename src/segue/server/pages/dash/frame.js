@@ -49,7 +49,8 @@ export function closeMenu() {
 
 // Keys -------------------------------------------------------------------------------------------
 
-// Have keys do what they stand for; `screens` are [text, path, key], which comes after g.
+// Have keys do what they stand for; `screens` are [text, path, key], which comes after g. Returns
+// what shows the list of them. Single letters can be switched off: some speak to their browser.
 export function setUpKeys({ screens, refresh, pause }) {
   const keys = {
     "/": ["filter", () => by("main").querySelector("input[type=search]")?.focus()],
@@ -60,7 +61,7 @@ export function setUpKeys({ screens, refresh, pause }) {
   let isGoing = false;
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest("input, select, textarea, dialog");
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (isTyping || !areOn() || event.ctrlKey || event.metaKey || event.altKey) return;
     const screen = isGoing ? screens.find(([, , key]) => key === event.key) : null;
     isGoing = event.key === "g";
     if (screen) go(link(screen[1] ? [screen[1]] : []));
@@ -68,6 +69,11 @@ export function setUpKeys({ screens, refresh, pause }) {
     else return;
     event.preventDefault();
   });
+  return () => showKeys(keys, screens);
+}
+
+function areOn() {
+  return localStorage.getItem("segue-keys") !== "off";
 }
 
 function showKeys(keys, screens) {
@@ -80,9 +86,14 @@ function showKeys(keys, screens) {
     {},
     rows.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text))),
   );
+  const toggle = h("input", {
+    type: "checkbox",
+    checked: areOn(),
+    onchange: (event) => localStorage.setItem("segue-keys", event.target.checked ? "on" : "off"),
+  });
   const close = h("button.primary", { type: "submit" }, "Close");
   const form = h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"), list);
-  form.append(h("div.buttons", {}, close));
+  form.append(h("label", {}, toggle, " Use these keys"), h("div.buttons", {}, close));
   const dialog = h("dialog", { "aria-labelledby": "keys-title" }, form);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

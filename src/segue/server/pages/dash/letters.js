@@ -3,10 +3,10 @@
 import { get, post } from "./api.js";
 import { actButton } from "./acts.js";
 import { h } from "./dom.js";
-import { NONE, ago, count, exact, now_us, plural } from "./format.js";
+import { NONE, ago, count, exact, leftOut, now_us, plural } from "./format.js";
 import { changed, link } from "./router.js";
 import { badge, empty, page, pager, section, table } from "./parts.js";
-import { preview } from "./queue.js";
+import { PREVIEW_BYTES, preview } from "./queue.js";
 
 const PAGE = 25;
 const OTHER = "(other)"; // What is not told apart: there is no filter for it.
@@ -25,6 +25,7 @@ export async function load({ names, query, overview }) {
       after: query.get("after"),
       cause: query.get("cause"),
       pattern: query.get("pattern"),
+      body_bytes: PREVIEW_BYTES,
     }),
   ]);
   return { groups, letters };
@@ -48,7 +49,9 @@ function ofAll(overview) {
         label: "Dead letters by queue",
         rows,
         key: (row) => row.name,
-        none: "There are no dead letters.",
+        none: overview.more_queues
+          ? `There are none in the ${plural(overview.queues.length, "queue")} listed on the overview; ${leftOut(overview.more_queues)}.`
+          : "There are no dead letters.",
         columns: [
           {
             title: "Queue",
@@ -141,13 +144,11 @@ function groupTable(queue, query, { groups }) {
       {
         title: "Example",
         cell: (row) =>
-          row.example
+          row.example && row.example.id
             ? h(
                 "a",
                 {
-                  href: link(["queues", queue, "messages", row.example.id], {
-                    number: row.example.number,
-                  }),
+                  href: link(["queues", queue, "messages", row.example.id]),
                 },
                 row.example.id,
               )
@@ -172,9 +173,7 @@ function letterTable(queue, query, { letters, next }) {
                 h(
                   "a",
                   {
-                    href: link(["queues", queue, "messages", row.message.id], {
-                      number: row.number,
-                    }),
+                    href: link(["queues", queue, "messages", row.message.id]),
                   },
                   row.message.id,
                 ),
@@ -281,13 +280,14 @@ function buttons(queue, chosen, groups) {
         type: "number",
         min: 0.1,
         step: "any",
-        hint: "letters a second; leave empty for as fast as it goes. Keep this page open meanwhile.",
+        hint: "letters a second; leave empty for as fast as it goes. It goes on while this stays open.",
       },
     ],
     preview: async (said) =>
       `${plural((await post([...path, "redrive"], body(said, { dry_run: true }))).matched, "letter")} would be brought back.`,
-    run: async (said) => {
-      const done = await post([...path, "redrive"], body(said, { dry_run: false }));
+    isStoppable: true,
+    run: async (said, signal) => {
+      const done = await post([...path, "redrive"], body(said, { dry_run: false }), signal);
       return `${exact(done.redriven)} of ${plural(done.matched, "dead letter")} of ${queue} brought back${done.stopped ? "; it was stopped, there may be more" : ""}`;
     },
   };
@@ -303,15 +303,21 @@ function buttons(queue, chosen, groups) {
     run: async (said) =>
       `${plural((await post([...path, "discard"], body(said))).count, "dead letter")} of ${queue} dropped`,
   };
-  const n = groups.groups
+  const n = chosenCount(chosen, groups);
+  return [
+    actButton(`Redrive ${n}…`, redrive, { tone: "primary" }),
+    actButton(`Discard ${n}…`, discard, { tone: "danger" }),
+  ];
+}
+
+// How many letters an act is about: all there are, or as far as they are counted by cause.
+function chosenCount({ cause, pattern }, { groups, total, is_complete }) {
+  if (cause === null && pattern === null) return count(total);
+  const n = groups
     .filter(
       (each) =>
-        (chosen.cause === null || each.cause === chosen.cause) &&
-        (chosen.pattern === null || each.pattern === chosen.pattern),
+        (cause === null || each.cause === cause) && (pattern === null || each.pattern === pattern),
     )
     .reduce((sum, each) => sum + each.count, 0);
-  return [
-    actButton(`Redrive ${count(n)}…`, redrive, { tone: "primary" }),
-    actButton(`Discard ${count(n)}…`, discard, { tone: "danger" }),
-  ];
+  return is_complete ? count(n) : `${count(n)} or more`;
 }

@@ -8,6 +8,7 @@ import { badge, bar, page, pager, section, table } from "./parts.js";
 import { link } from "./router.js";
 
 const PAGE = 100;
+const MAY_BE_NONE = ["rate", "max_leases", "capacity", "max_deliveries"];
 
 export const title = () => "Limits";
 export const load = ({ query }) =>
@@ -212,15 +213,15 @@ export function change({ name, rules }) {
       },
     ],
     run: async (said) => {
-      // Read again: somebody else may have changed others of them meanwhile.
-      const now = await get(["queues", name, "rules"]);
-      const kept = Object.fromEntries(
+      const meant = Object.fromEntries(
         Object.entries(said).filter(
           ([field, value]) =>
-            value !== null || ["rate", "max_leases", "capacity", "max_deliveries"].includes(field),
+            value !== (rules[field] ?? null) && (value !== null || MAY_BE_NONE.includes(field)),
         ),
       );
-      await put(["queues", name, "rules"], { ...now, ...kept });
+      // Read again: somebody else may have changed the others meanwhile.
+      const now = await get(["queues", name, "rules"]);
+      await put(["queues", name, "rules"], { ...now, ...meant });
       return `The limits of ${name} are changed`;
     },
   };

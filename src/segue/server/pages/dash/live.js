@@ -4,6 +4,7 @@
 // overview and each change of state: connecting, live, paused, hidden, stale, disconnected, refused.
 
 import { Problem, headers, path, problemOf } from "./api.js";
+import { noteServerTime } from "./format.js";
 
 const STALE_MS = 6_000;
 const GIVE_UP_MS = 20_000; // A line that is cut without a word is silent for ever.
@@ -15,7 +16,9 @@ export class Live {
     this.onState = onState;
     this.onRefused = onRefused;
     this.state = "connecting";
-    this.last_ms = 0; // When something came last.
+    this.last_ms = 0; // When new figures came last.
+    this._told_us = null; // Of when they were, by the server's clock.
+    this._heard_ms = 0; // When anything did: also that there is nothing new.
     this.retry_ms = 0; // When the next try is.
     this.isPaused = false;
     this._failures = 0;
@@ -47,6 +50,11 @@ export class Live {
     this._say("refused");
   }
 
+  // Whether what is shown is told to be old.
+  get isOld() {
+    return this.state === "stale" || this.state === "disconnected";
+  }
+
   get isFlowing() {
     return !this.isPaused && !document.hidden;
   }
@@ -56,8 +64,7 @@ export class Live {
       this._stop();
       this._say(this.isPaused ? "paused" : "hidden");
     } else if (!this._reading) {
-      const isOld = this.state === "disconnected" || this.state === "stale";
-      if (!isOld) this._say("connecting"); // Else what is shown stays as old as it is.
+      if (!this.isOld) this._say("connecting"); // Else what is shown stays as old as it is.
       this._read();
     }
   }
@@ -77,16 +84,17 @@ export class Live {
   }
 
   _look() {
-    const quiet_ms = Date.now() - Math.max(this.last_ms, this._begun_ms);
-    if (this._reading && quiet_ms > GIVE_UP_MS) this._fail();
-    else if (this._reading && quiet_ms > STALE_MS) this._say("stale");
-    if (this.state === "disconnected" || this.state === "stale") this.onState(this.state);
+    const since_ms = (moment_ms) => Date.now() - Math.max(moment_ms, this._begun_ms);
+    if (this._reading && since_ms(this._heard_ms) > GIVE_UP_MS) this._fail();
+    else if (this._reading && since_ms(this.last_ms) > STALE_MS) this._say("stale");
+    if (this.isOld) this.onState(this.state);
   }
 
   async _read() {
     const reading = new AbortController();
     this._reading = reading;
     this._begun_ms = Date.now();
+    this._told_us = null;
     this.retry_ms = 0;
     try {
       const answer = await fetch(path(["overview", "live"]), {
@@ -131,8 +139,19 @@ export class Live {
     }
   }
 
+  // Of a look that takes long is told how far it has come, with the time of the one before.
+  _takeOverview(overview) {
+    if (overview.at_us !== this._told_us) {
+      if (this._told_us !== null) noteServerTime(overview.at_us);
+      this._told_us = overview.at_us;
+      this.last_ms = Date.now();
+      this._say("live");
+    }
+    this.onOverview(overview);
+  }
+
   _take(event) {
-    this.last_ms = Date.now();
+    this._heard_ms = Date.now();
     const data = event
       .split("\n")
       .filter((line) => line.startsWith("data:"))
@@ -140,8 +159,7 @@ export class Live {
       .join("\n");
     if (data && /^event: ?overview$/m.test(event)) {
       this._failures = 0;
-      this._say("live");
-      this.onOverview(JSON.parse(data));
+      this._takeOverview(JSON.parse(data));
     }
   }
 }

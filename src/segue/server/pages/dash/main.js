@@ -106,27 +106,36 @@ async function navigate() {
     );
     return;
   }
-  shown = { ...there, visit, data: null };
+  const isSame = shown && shown.screen === there.screen && sameNames(shown.place, there.place);
+  shown = { ...there, visit, data: null, isFirst: true, isSame, asked: 0, answered: 0 };
   document.title = `${there.screen.title(there.place)} · Segue`;
   main.setAttribute("aria-busy", "true");
-  await load(shown, { isFirst: true });
+  await load(shown);
 }
 
-async function load(now, { isFirst = false } = {}) {
+function sameNames(one, other) {
+  return JSON.stringify(one.names) === JSON.stringify(other.names);
+}
+
+async function load(now) {
+  const turn = (now.asked += 1);
   try {
     now.place.overview = latest;
-    now.data = await now.screen.load(now.place);
-    if (now !== shown) return;
+    const data = await now.screen.load(now.place);
+    if (now !== shown || turn < now.answered) return; // What was asked later is here already.
+    now.answered = turn;
+    now.data = data;
     now.failed = null;
-    draw(now, { isFirst });
+    draw(now);
   } catch (error) {
-    if (now !== shown) return;
+    if (now !== shown || turn < now.answered) return;
+    now.answered = turn;
     if (error instanceof Problem && error.status === 401) {
       askForToken(error);
       return;
     }
     now.failed = error;
-    if (isFirst || !now.data)
+    if (!now.data)
       main.replaceChildren(
         h(
           "div.page",
@@ -135,7 +144,7 @@ async function load(now, { isFirst = false } = {}) {
           failureOf(error),
         ),
       );
-    else if (error.status !== 0 || live.isPaused) draw(now, {}); // Else the banner tells it.
+    else if (error.status !== 0 || !live.isOld) draw(now); // Else the banner tells it.
   } finally {
     if (now === shown) {
       main.removeAttribute("aria-busy");
@@ -159,7 +168,7 @@ function again(now) {
   else timer = setTimeout(() => again(now), EVERY_MS);
 }
 
-function draw(now, { isFirst }) {
+function draw(now) {
   now.place.overview = latest;
   let fresh;
   try {
@@ -173,26 +182,44 @@ function draw(now, { isFirst }) {
     );
   }
   if (now.failed) fresh.prepend(failureOf(now.failed));
-  if (!isFirst && main.firstElementChild) {
+  if (!now.isFirst && main.firstElementChild) {
     const focused = document.activeElement;
     morph(main.firstElementChild, fresh);
     const isLost = focused !== document.activeElement && focused.isConnected;
     if (isLost) focused.focus({ preventScroll: true }); // It was moved.
     return;
   }
-  const wasTyping =
-    document.activeElement && document.activeElement.name && main.contains(document.activeElement)
-      ? document.activeElement.name
-      : null;
+  now.isFirst = false;
+  const { activeElement: focused } = document;
+  const was = now.isSame && main.contains(focused) ? marksOf(focused) : null;
   main.replaceChildren(fresh);
-  const field = wasTyping ? main.querySelector(`[name="${CSS.escape(wasTyping)}"]`) : null;
-  if (field) field.focus();
+  // Whoever chose another filter or page of the same screen goes on from there.
+  const again =
+    was && [...main.querySelectorAll(was.tag)].find((each) => marksOf(each).is === was.is);
+  if (again) again.focus({ preventScroll: true });
   else if (visit > 1) main.querySelector("h1")?.focus({ preventScroll: true });
-  if (!field) scrollTo(0, 0);
+  if (!now.isSame) scrollTo(0, 0);
 }
 
-function refresh() {
+// What tells an element of a screen from the others, whatever its figures are.
+function marksOf(element) {
+  const place = element.closest("[aria-label], form")?.getAttribute("aria-label") || "";
+  const name = element.name || element.textContent.replace(/[\d.,↑↓ ]+/g, "");
+  return { tag: element.localName, is: `${place} ${name}` };
+}
+
+async function refresh() {
+  if (live.isPaused) await takeOnce(); // Else it comes by itself.
   if (shown) load(shown);
+}
+
+// The overview, where none comes by itself: who may act is told there.
+async function takeOnce() {
+  try {
+    takeOverview(await get(["overview"]));
+  } catch {
+    // The screen's own request fails as well, and tells why.
+  }
 }
 
 // The frame ---------------------------------------------------------------------------------------
@@ -237,7 +264,7 @@ const STATES = {
 
 function showState(state) {
   const [text, tone] = STATES[state];
-  const isOld = state === "stale" || state === "disconnected";
+  const { isOld } = live;
   put(
     by("status"),
     h(
@@ -263,7 +290,7 @@ function oldNote(state) {
   return h(
     "div.old-note",
     {},
-    state === "stale" ? "The server is silent" : "Not connected",
+    state === "stale" ? "No new figures come" : "Not connected",
     live.last_ms ? [": what is shown is old, of ", at(live.last_ms * 1000)] : null,
     ". ",
     state === "disconnected" ? h("span", { "aria-hidden": "true" }, trying, " ") : null,
@@ -288,10 +315,14 @@ function takeOverview(fresh) {
   setUpActs({ mayAct: fresh.you.may_act, refresh });
   by("store").textContent =
     `${fresh.store.kind}, ${fresh.store.durable === "redis" ? "" : "sync "}${fresh.store.durable}`;
-  by("foot").textContent = `Segue ${fresh.store.version} · times in ${zone} · press ? for keys`;
+  put(
+    by("foot"),
+    `Segue ${fresh.store.version} · times in ${zone} · `,
+    h("button.quiet", { type: "button", onclick: showKeys }, "Keys"),
+  );
   showWho(fresh.you);
   showNav();
-  if (shown && shown.data !== null && (isFirst || shown.screen.isLive)) draw(shown, {});
+  if (shown && shown.data !== null && (isFirst || shown.screen.isLive)) draw(shown);
 }
 
 function showWho(you) {
@@ -382,6 +413,7 @@ const live = new Live({
   onState: (state) => {
     showState(state);
     if (state === "live" && shown) refresh();
+    if (state === "disconnected" && !latest) takeOnce();
   },
   onRefused: askForToken,
 });
@@ -389,7 +421,11 @@ const live = new Live({
 addEventListener("hashchange", navigate);
 setUpTheme();
 setUpMenu();
-setUpKeys({ screens: NAV, refresh, pause: () => live.pause(!live.isPaused) });
+const showKeys = setUpKeys({
+  screens: NAV,
+  refresh,
+  pause: () => live.pause(!live.isPaused),
+});
 showState("connecting");
 navigate();
 live.begin();

@@ -10,17 +10,8 @@ import { empty, facts, page, section, stateBadge } from "./parts.js";
 
 export const title = ({ names }) => `${names.message} in ${names.queue}`;
 
-export async function load({ names, query }) {
-  const timeline = await get(["queues", names.queue, "messages", names.message, "timeline"]);
-  const number = query.get("number");
-  if (timeline.state !== "dead" || number === null) return { timeline, letter: null };
-  const found = await get(["queues", names.queue, "dead-letters"], {
-    after: Number(number) - 1,
-    limit: 1,
-  });
-  const letter = found.letters.find((each) => each.message.id === names.message);
-  return { timeline, letter: letter || null };
-}
+export const load = ({ names }) =>
+  get(["queues", names.queue, "messages", names.message, "timeline"]);
 
 const WORDS = {
   pushed: "Pushed",
@@ -56,8 +47,8 @@ const TONES = {
   redriven: "ready",
 };
 
-export function view({ names }, { timeline, letter }) {
-  const { message, state } = timeline;
+export function view({ names }, timeline) {
+  const { message, state, letter } = timeline;
   return page(
     [names.message, " ", stateBadge(state)],
     {
@@ -67,7 +58,7 @@ export function view({ names }, { timeline, letter }) {
         names.message,
       ],
       aside: [
-        letter ? letterButtons(names.queue, letter) : null,
+        letter === null ? null : letterButtons(names.queue, { id: names.message, number: letter }),
         h("a.button", { href: link(["tasks", names.queue, names.message]) }, "As a task"),
       ],
     },
@@ -176,34 +167,34 @@ async function wholeOf({ queue, message }) {
 }
 
 function letterButtons(queue, letter) {
-  const named = { letters: [{ number: letter.number, id: letter.message.id }] };
+  const named = { letters: [letter] };
   const path = ["queues", queue, "dead-letters"];
   return [
     actButton(
       "Redrive",
       {
-        title: `Bring ${letter.message.id} back?`,
+        title: `Bring ${letter.id} back?`,
         button: "Bring it back",
         says: "It goes to the front of its priority, with all its deliveries anew.",
         run: async () =>
           (await post([...path, "redrive"], named)).redriven
-            ? `${letter.message.id} is back in ${queue}`
-            : `${letter.message.id} was no dead letter any more`,
+            ? `${letter.id} is back in ${queue}`
+            : `${letter.id} was no dead letter any more`,
       },
       { tone: "primary" },
     ),
     actButton(
       "Discard…",
       {
-        title: `Discard ${letter.message.id}?`,
+        title: `Discard ${letter.id}?`,
         button: "Drop it for good",
         tone: "danger",
-        types: letter.message.id,
+        types: letter.id,
         says: "It is dropped for good. This cannot be undone.",
         run: async () =>
           (await post([...path, "discard"], named)).count
-            ? `${letter.message.id} is dropped`
-            : `${letter.message.id} was no dead letter any more`,
+            ? `${letter.id} is dropped`
+            : `${letter.id} was no dead letter any more`,
       },
       { tone: "danger" },
     ),

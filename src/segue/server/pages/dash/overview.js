@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { NONE, bytes, count, exact, millis, percent, plural, rate, seconds } from "./format.js";
+import { NONE, bytes, count, exact, leftOut, millis, percent, plural, rate, seconds } from "./format.js";
 import { changed, go, link } from "./router.js";
 import { badge, filters, page, section, sortOf, sorted, table, tile } from "./parts.js";
 import {
@@ -18,6 +18,7 @@ import { recentOut } from "./recent.js";
 import { spark } from "./charts.js";
 
 const STUCK_SECONDS = 300;
+const SURE_LOOKS = 5; // So many looks at which nothing came out, before a queue is said to be stuck.
 const DISK_LOW = 0.1;
 const QUEUES_PER_PAGE = 50;
 const NOT_YET = "not looked at yet"; // What a server says of a queue right after its start.
@@ -55,47 +56,57 @@ export function view({ query, overview }, { history, first }) {
 
 function problems(now) {
   const found = [];
+  const tell = (tone, kind, name, text, href) =>
+    found.push({ tone, key: `${kind} ${name}`, text, href });
   if (now.health.status !== "ok")
-    found.push(["dead", `The server is not well: ${now.health.reason || now.health.status}`, null]);
+    tell("dead", "health", "", `The server is not well: ${now.health.reason || now.health.status}`);
   if (now.disk && now.disk.free_bytes < DISK_LOW * now.disk.total_bytes) {
-    found.push([
-      "dead",
-      `The disk is nearly full: ${bytes(now.disk.free_bytes)} free of ${bytes(now.disk.total_bytes)}`,
-      link(["segments"]),
-    ]);
+    const { free_bytes, total_bytes } = now.disk;
+    const words = `The disk is nearly full: ${bytes(free_bytes)} free of ${bytes(total_bytes)}`;
+    tell("dead", "disk", "", words, link(["segments"]));
   }
-  for (const row of now.queues) {
-    const there = link(["queues", row.name]);
+  for (const { name, ...row } of now.queues) {
+    const there = link(["queues", name]);
     if (row.problem && row.problem !== NOT_YET)
-      found.push(["dead", `${row.name} cannot be read: ${row.problem}`, there]);
+      tell("dead", "problem", name, `${name} cannot be read: ${row.problem}`, there);
     if (row.paused)
-      found.push(["warn", `${row.name} is paused, with ${exact(row.ready)} ready`, there]);
-    else if (row.ready && !row.out_per_second && row.oldest_seconds > STUCK_SECONDS) {
-      found.push([
-        "dead",
-        `${row.name} is stuck: ${exact(row.ready)} ready, the oldest for ${seconds(row.oldest_seconds)}, and nothing comes out`,
-        there,
-      ]);
+      tell("warn", "paused", name, `${name} is paused, with ${exact(row.ready)} ready`, there);
+    else if (waitsForLong(row) && recentOut(name).length >= SURE_LOOKS && !hasLeft(name)) {
+      const words = `${name} is stuck: ${exact(row.ready)} ready, the oldest for ${seconds(row.oldest_seconds)}, and nothing comes out`;
+      tell("dead", "stuck", name, words, there);
     }
-    if (row.dead)
-      found.push([
-        "warn",
-        `${row.name} has ${plural(row.dead, "dead letter")}`,
-        link(["letters", row.name]),
-      ]);
+    if (row.dead) {
+      const words = `${name} has ${plural(row.dead, "dead letter")}`;
+      tell("warn", "letters", name, words, link(["letters", name]));
+    }
   }
   return found;
 }
 
+function waitsForLong(row) {
+  return row.ready && row.oldest_seconds > STUCK_SECONDS;
+}
+
+// Whether anything came out in the last minute, or nobody can tell.
+function hasLeft(name) {
+  return recentOut(name).some((rate) => rate !== 0);
+}
+
+// Whether a queue may yet turn out to be stuck.
+function isUnsure({ name, ...row }) {
+  const isNew = recentOut(name).length < SURE_LOOKS;
+  return row.problem === NOT_YET || (isNew && !row.paused && waitsForLong(row) && !hasLeft(name));
+}
+
 function attention(now) {
   const found = problems(now);
-  if (!found.length && now.queues.some((row) => row.problem === NOT_YET))
+  if (!found.length && now.queues.some(isUnsure))
     return h("p.dim", { role: "status" }, "Looking at the queues…");
-  if (!found.length) return h("p.calm", { role: "status" }, "Nothing is stuck.");
+  if (!found.length) return h("p.calm", { role: "status" }, calm(now));
   const order = { dead: 0, warn: 1 };
-  found.sort((one, other) => order[one[0]] - order[other[0]]);
-  const items = found.map(([tone, text, href]) =>
-    h(`li.${tone}`, { key: text.replace(/[\d,.]+/g, "") }, href ? h("a", { href }, text) : text),
+  found.sort((one, other) => order[one.tone] - order[other.tone]);
+  const items = found.map(({ tone, key, text, href }) =>
+    h(`li.${tone}`, { key }, href ? h("a", { href }, text) : text),
   );
   const shown = items.slice(0, 6);
   const more = items.slice(6);
@@ -107,6 +118,11 @@ function attention(now) {
       ? h("details", {}, h("summary", {}, `${more.length} more`), h("ul", {}, more))
       : null,
   );
+}
+
+function calm({ queues: listed, more_queues }) {
+  if (!more_queues) return "Nothing is stuck.";
+  return `Nothing is stuck in the ${plural(listed.length, "queue")} listed here; ${leftOut(more_queues)}.`;
 }
 
 function tiles(now) {

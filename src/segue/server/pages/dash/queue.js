@@ -35,7 +35,7 @@ import { ageChart, depthChart, flowChart, loadHistory, rangeTabs } from "./histo
 const PAGE = 25;
 const STATES = ["ready", "delayed", "leased", "dead"];
 const PREVIEW_CHARACTERS = 80;
-const LARGE_CHARACTERS = 1 << 20; // A page of so much may have been cut short.
+export const PREVIEW_BYTES = 4 * PREVIEW_CHARACTERS + 4; // No character takes up more than four.
 
 export const title = ({ names }) => names.queue;
 export const isLive = true;
@@ -48,9 +48,14 @@ export async function load({ names, query }) {
     get([...path, "rules"]),
     get([...path, "breakdown"]),
     loadHistory(query, names.queue),
-    get([...path, "messages"], { state, limit: PAGE + 1, after: query.get("after") }),
+    get([...path, "messages"], {
+      state,
+      limit: PAGE + 1,
+      after: query.get("after"),
+      body_bytes: PREVIEW_BYTES,
+    }),
   ]);
-  return { stats, rules, breakdown, history, messages: messages.messages };
+  return { stats, rules, breakdown, history, messages };
 }
 
 export function view({ names, query, overview }, { stats, rules, breakdown, history, messages }) {
@@ -278,7 +283,7 @@ export function preview(message) {
   );
 }
 
-function messageList(name, query, counts, found) {
+function messageList(name, query, counts, { messages: found, next }) {
   const messages = found.slice(0, PAGE);
   const state = query.get("state");
   const choices = [
@@ -341,16 +346,8 @@ function messageList(name, query, counts, found) {
               ? `No message is ${state}.`
               : "The queue holds nothing.",
         ),
-    pager(query, mayGoOn(found) ? last : null, { shown: messages.length }),
+    pager(query, next === null ? null : last, { shown: messages.length }),
   );
-}
-
-function mayGoOn(messages) {
-  const size = messages.reduce(
-    (sum, { message }) => sum + (message.body || message.body_base64 || "").length,
-    0,
-  );
-  return messages.length > PAGE || size > LARGE_CHARACTERS;
 }
 
 function rulesOf(name, rules) {

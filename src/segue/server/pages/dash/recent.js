@@ -8,7 +8,8 @@ export function noteOverview(overview) {
   for (const row of overview.queues) {
     seen.add(row.name);
     const kept = lately.get(row.name) || [];
-    lately.set(row.name, [...kept, row.out_per_second].slice(-KEPT));
+    if (row.out_per_second !== null || kept.length)
+      lately.set(row.name, [...kept, row.out_per_second].slice(-KEPT));
   }
   for (const name of lately.keys()) if (!seen.has(name)) lately.delete(name);
 }

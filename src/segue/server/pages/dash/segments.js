@@ -11,6 +11,7 @@ const KINDS = [
   ["topic", "topics"],
   ["ring", "rings"],
 ];
+const ROWS_MAX = 200;
 const TONES = { active: "ready", sealed: "good", quarantined: "dead", unreadable: "dead" };
 
 export const title = ({ query }) =>
@@ -81,7 +82,12 @@ export function view(_place, { kind, names, name, map }) {
       ? null
       : map.is_known
         ? map.logs.length
-          ? map.logs.map((log) => logMap(log))
+          ? [
+              map.logs.map((log) => logMap(log)),
+              map.more_logs
+                ? empty(`It has ${plural(map.more_logs, "log")} more, which are not shown.`)
+                : null,
+            ]
           : empty("It has no segments.")
         : empty("Only a directory has segments as files; this store is on a server."),
   );
@@ -92,6 +98,7 @@ function logMap(log) {
     (sums, each) => ({ ...sums, [stateOf(each)]: (sums[stateOf(each)] || 0) + 1 }),
     {},
   );
+  const listed = listedOf(log.segments);
   const note = `${plural(log.segments.length + log.more, "segment")}, ${bytes(log.size_bytes)}, offsets ${exact(log.first_offset)} to ${exact(log.next_offset)}${log.more ? `; the newest ${exact(log.segments.length)} are shown` : ""}`;
   return section(
     log.name,
@@ -122,9 +129,16 @@ function logMap(log) {
       "details",
       {},
       h("summary", {}, "As a table"),
+      listed.length < log.segments.length
+        ? h(
+            "p.dim",
+            {},
+            `The newest, and what is kept for somebody: ${listed.length} of ${exact(log.segments.length)}.`,
+          )
+        : null,
       table({
         label: `Segments of ${log.name}`,
-        rows: log.segments.slice(-200).reverse(),
+        rows: listed,
         key: (row) => `${row.state}-${row.id}`,
         columns: [
           { title: "Segment", isNumber: true, cell: (row) => row.id },
@@ -145,6 +159,13 @@ function logMap(log) {
       }),
     ),
   );
+}
+
+// The newest first; of many only so many, those that are not just full among them.
+function listedOf(segments) {
+  const spare = Math.max(0, segments.length - ROWS_MAX);
+  const older = segments.slice(0, spare).filter((each) => stateOf(each) !== "sealed");
+  return [...older.slice(0, ROWS_MAX), ...segments.slice(spare)].reverse();
 }
 
 function stateOf(segment) {

@@ -45,6 +45,13 @@ export function view({ query }, { counts, found }) {
           `The records are being brought up to date: ${plural(Math.max(found.behind, counts.behind), "event")} to go.`,
         )
       : null,
+    counts.more_queues
+      ? h(
+          "p.old-note",
+          {},
+          `The tasks that wait in ${plural(counts.more_queues, "queue")} are not counted: nobody has looked there yet, or too many queues are open.`,
+        )
+      : null,
     tabs("State of tasks", [
       {
         text: "all",

@@ -8,22 +8,23 @@ import { badge, empty, facts, page, section, table } from "./parts.js";
 import { link } from "./router.js";
 
 const LATE_SECONDS = 6;
+const GONE_SECONDS = 10; // Whoever was silent for longer is not there any more.
 
 export const title = () => "Workers";
 export const load = () => get(["workers"]);
 export const every_ms = 2_000;
 
-export function view(_place, { workers }) {
+export function view(_place, { workers, silent }) {
   return page(
     "Workers",
     {},
-    workers.length
-      ? workers.map(worker)
+    workers.length || silent.length
+      ? [workers.map(worker), silent.map(worker)]
       : section(
           "Workers",
           {},
           empty(
-            "No worker has told of itself in the last seconds. Start one: ",
+            "No worker is running, and none fell silent of late. Start one: ",
             h("code", {}, "segue worker jobs:app"),
           ),
         ),
@@ -35,11 +36,21 @@ function worker(row) {
   const silent_seconds = Math.max(0, (now - row.at_us) / 1e6);
   const heard =
     silent_seconds > LATE_SECONDS
-      ? badge(`silent for ${seconds(silent_seconds)}`, "warn")
+      ? badge(
+          `silent for ${seconds(silent_seconds)}`,
+          silent_seconds > GONE_SECONDS ? "dead" : "warn",
+        )
       : badge(`heard ${seconds(Math.floor(silent_seconds))} ago`, "good");
   return section(
     [row.worker, " ", badge(row.state, row.state === "running" ? "good" : "warn"), " ", heard],
     { note: `${row.host}, pid ${row.pid}, ${row.kind}`, key: row.worker },
+    silent_seconds > GONE_SECONDS
+      ? h(
+          "p.old-note",
+          {},
+          "It stopped without a word: what it had leased comes back when the leases end. This is what it said last.",
+        )
+      : null,
     facts([
       ["Busy", `${row.busy} of ${plural(row.size, "slot")}`],
       ["May have", row.min === row.max ? exact(row.max) : `${row.min} to ${row.max}`],
