@@ -5,6 +5,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from segue.delivery.message import DeadLetter, Message, MessageId
@@ -15,6 +16,7 @@ from segue.stores.file.queue import FileQueue
 from segue.stores.letters import DeadLetters
 from segue.tasks import App, State, TaskRecord, desk, obituaries, tally
 from segue.tasks.desk import Desk
+from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.events import TaskEvent
 from segue.tasks.obituaries import letter_near
 from segue.tasks.walk import Place, place_from
@@ -155,6 +157,37 @@ def test_a_page_looks_at_so_many_messages_and_goes_on_with_the_next(
 
     assert [each.id for page in found for each in page] == [task_id]
     assert len(found) == 11
+
+
+def test_many_messages_that_are_no_tasks_do_not_lie_before_the_tasks_of_other_queues(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that is named, or that workers have told of, is looked through to its end."""
+    monkeypatch.setattr(desk, "PAGE_MESSAGES_MAX", 400)
+    app.store.queue("another").push_many([b"no task"] * 3_000)
+    hidden = write_envelope(Envelope(task="good", args=msgspec.Raw(b"{}")))
+    hidden_id = f"another/{app.store.queue('another').push(hidden)}"
+    task_id = app.find_task("good").enqueue().id
+    waiting = [State.PENDING]
+
+    found = pages(app, 25, states=waiting)
+    assert [each.id for page in found for each in page] == [task_id]
+    assert len(found) == 1
+    assert ids(app, 25, states=waiting, queue="another") == [hidden_id]
+    now_us = app.clock()
+    app.desk.log.append(
+        [
+            TaskEvent(
+                id="another/5-9",
+                happened="completed",
+                at_us=now_us,
+                task="good",
+                pushed_us=now_us,
+                expires_us=now_us + 60_000_000,
+            )
+        ]
+    )
+    assert sorted(ids(app, 25, states=waiting)) == sorted([hidden_id, task_id])
 
 
 def test_a_page_looks_no_further_once_its_time_is_over(

@@ -26,7 +26,7 @@ from segue.tasks.records import TaskRecord, split_id
 from segue.tasks.standing import as_it_stands, status_of_dead
 from segue.tasks.states import TERMINAL, State
 from segue.tasks.tally import Covers, Tally, TaskCounts
-from segue.tasks.walk import STRETCH, MayOpen, Place, Walk, kinds_of, may_open_any, place_from
+from segue.tasks.walk import STRETCH, MayOpen, Place, Walk, any_queue, kinds_of, place_from
 
 INDEX_PATH: Final = Path("index", "tasks.sqlite3")
 LIST_LIMIT_DEFAULT: Final = 100
@@ -87,7 +87,7 @@ class Desk:
         *,
         keep_seconds: float = KEEP_SECONDS_DEFAULT,
         patience_seconds: float | None = None,
-        may_open: MayOpen = may_open_any,
+        may_open: MayOpen = any_queue,
     ) -> None:
         """`patience_seconds` is how long answers wait for the index, as `TaskIndex` has it.
 
@@ -229,7 +229,8 @@ class Desk:
 
         That is None at the end. A page takes about as long whatever there is: it may have fewer
         than `limit`, or none, and not be the last. What happens meanwhile may have a task be in
-        two pages, or in none. Only queues that are covered count. Raises InvalidArgument.
+        two pages, or in none. A queue that is not named, that no event is about and whose first
+        messages are none is left there. Only queues that are covered count. Raises InvalidArgument.
         """
         place = None if after is None else place_from(after)
         asked = _Asked(
@@ -276,8 +277,13 @@ class Desk:
             requested=self.cancellations.requested(),
             stretch=stretch,
             # One that is named is opened, as by whatever else is about that queue.
-            may_open=self._may_open if asked.queue is None else may_open_any,
+            may_open=self._may_open if asked.queue is None else any_queue,
+            has_tasks=self._is_known if asked.queue is None else any_queue,
         )
+
+    def _is_known(self, queue: str) -> bool:
+        """Tell whether events are about tasks of a queue."""
+        return queue in self.index.queues()
 
     def _names(self, asked: _Asked, covers: Covers | None) -> Iterator[str]:
         """Yield the queues to look at: those that are there, or the one that is meant if it is."""

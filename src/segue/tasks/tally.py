@@ -14,7 +14,7 @@ from segue.stores.queue_base import QueueBase
 from segue.tasks.index import TaskIndex
 from segue.tasks.standing import is_task
 from segue.tasks.states import State
-from segue.tasks.walk import UNREADABLE, MayOpen, count_of, may_open_any
+from segue.tasks.walk import UNREADABLE, MayOpen, any_queue, count_of
 
 LOOK_SECONDS: Final = 0.1
 """How long queues are looked at for one answer: the counts of the others are those from before."""
@@ -60,7 +60,7 @@ class Tally:
         index: TaskIndex,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        may_open: MayOpen = may_open_any,
+        may_open: MayOpen = any_queue,
     ) -> None:
         self._store = store
         self._index = index

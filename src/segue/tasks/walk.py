@@ -32,6 +32,8 @@ from segue.tasks.states import State
 
 STRETCH: Final = 250
 """How many messages are looked at in one step."""
+OTHERS_MAX: Final = 250
+"""After how many messages that are no tasks a queue is taken for one without."""
 PLACE_CHARACTERS_MAX: Final = 2_000
 LETTER_NUMBER_MAX: Final = 1 << 53
 """Beyond which Redis would not tell numbers apart."""
@@ -58,8 +60,8 @@ MayOpen = Callable[[str], bool]
 """Tells whether a queue may be opened just to be looked at."""
 
 
-def may_open_any(_: str) -> bool:
-    """Have every queue be looked at, where there are enough descriptors for all of them."""
+def any_queue(_: str) -> bool:
+    """Have every queue count."""
     return True
 
 
@@ -117,8 +119,10 @@ class Walk:
     requested: Mapping[str, int]
     """Which tasks are to be cancelled, and when they were pushed."""
     stretch: int = STRETCH
-    may_open: MayOpen = may_open_any
+    may_open: MayOpen = any_queue
     """Queues that may not be opened are passed over."""
+    has_tasks: Callable[[str], bool] = any_queue
+    """Tells which queues hold tasks for sure. Others are left if their first messages are none."""
 
     def steps(
         self, start: Place | None, *, most: int | None = None
@@ -156,14 +160,19 @@ class Walk:
             if begin is not None and _WALKED.index(kind) < _WALKED.index(_walked(begin.kind)):
                 continue
             place = begin if begin is not None and begin.kind == kind else Place(kind, name)
-            looked = 0
+            looked = others = 0
             while count_of(counts, kind) and (most is None or looked < most):
                 found = _stretch(queue, name, place, self.stretch)
                 if not found:
                     break
                 looked += len(found)
-                yield from self._tasks(name, found)
+                steps = list(self._tasks(name, found))
+                yield from steps
                 place = found[-1][0]
+                others += sum(record is None for _, record in steps)
+                # Else millions of other messages would lie before the tasks of the next queue.
+                if looked == others >= OTHERS_MAX and not self.has_tasks(name):
+                    break
         yield Place("leased", name + "\0"), None  # Behind it, and before all others.
 
     def _tasks(
