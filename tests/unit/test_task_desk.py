@@ -190,6 +190,30 @@ def test_many_messages_that_are_no_tasks_do_not_lie_before_the_tasks_of_other_qu
     assert sorted(ids(app, 25, states=waiting)) == sorted([hidden_id, task_id])
 
 
+def test_a_queue_that_was_met_without_a_task_is_passed_over_until_it_changes(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a while has passed: there may be hundreds of them before those with tasks."""
+    plain = app.store.queue("another")
+    plain.push_many([b"no task"] * 3)
+    assert ids(app, 25, states=[State.PENDING]) == []
+    browsed: list[str] = []
+    browse = FileQueue.browse
+
+    def noting(queue: FileQueue, **asked: object) -> list[MessageStatus]:
+        browsed.append(queue.name)
+        return browse(queue, **asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileQueue, "browse", noting)
+    assert ids(app, 25, states=[State.PENDING]) == []
+    assert browsed == []
+    task = write_envelope(Envelope(task="good", args=msgspec.Raw(b"{}")))
+    assert ids(app, 25, states=[State.PENDING]) == []
+    task_id = f"another/{plain.push(task)}"
+
+    assert ids(app, 25, states=[State.PENDING]) == [task_id]
+
+
 def test_a_page_looks_no_further_once_its_time_is_over(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,16 @@ from segue.tasks.records import TaskRecord, split_id
 from segue.tasks.standing import as_it_stands, status_of_dead
 from segue.tasks.states import TERMINAL, State
 from segue.tasks.tally import Covers, Tally, TaskCounts
-from segue.tasks.walk import STRETCH, MayOpen, Place, Walk, any_queue, kinds_of, place_from
+from segue.tasks.walk import (
+    STRETCH,
+    MayOpen,
+    Place,
+    Walk,
+    Without,
+    any_queue,
+    kinds_of,
+    place_from,
+)
 
 INDEX_PATH: Final = Path("index", "tasks.sqlite3")
 LIST_LIMIT_DEFAULT: Final = 100
@@ -35,6 +44,8 @@ BROWSE_MAX: Final = 10_000
 PAGE_MESSAGES_MAX: Final = 2_000
 PAGE_SECONDS: Final = 0.06
 """How many messages are looked at for one page, and for how long: fewer if they are large."""
+WITHOUT_MAX: Final = 100_000
+"""How many queues without tasks are remembered."""
 RECORD_SECONDS: Final = 5.0
 """How long the record of a task that has left its queue waits for events to be taken in."""
 
@@ -102,6 +113,7 @@ class Desk:
         )
         self._may_open = may_open
         self._tally = Tally(store, self.index, may_open=may_open)
+        self._without: Without = {}
 
     def prepare(self) -> None:
         """Have the topics that workers append to and look at."""
@@ -269,6 +281,8 @@ class Desk:
         return list(found.values()), following
 
     def _walk(self, asked: _Asked, covers: Covers | None, stretch: int) -> Walk:
+        if len(self._without) > WITHOUT_MAX:
+            self._without.clear()
         return Walk(
             store=self.store,
             queues=sorted(self._names(asked, covers)),
@@ -279,6 +293,7 @@ class Desk:
             # One that is named is opened, as by whatever else is about that queue.
             may_open=self._may_open if asked.queue is None else any_queue,
             has_tasks=self._is_known if asked.queue is None else any_queue,
+            without=self._without,
         )
 
     def _is_known(self, queue: str) -> bool:

@@ -6,8 +6,9 @@ task. Whoever asks gets it as text, and gives it back for the next page.
 
 import base64
 import binascii
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, cast
 
 import msgspec
@@ -34,6 +35,8 @@ STRETCH: Final = 250
 """How many messages are looked at in one step."""
 OTHERS_MAX: Final = 250
 """After how many messages that are no tasks a queue is taken for one without."""
+WITHOUT_SECONDS: Final = 10.0
+"""For how long a queue is passed over that was met without a task, and has as many messages."""
 PLACE_CHARACTERS_MAX: Final = 2_000
 LETTER_NUMBER_MAX: Final = 1 << 53
 """Beyond which Redis would not tell numbers apart."""
@@ -56,6 +59,9 @@ _WAITING: Final = frozenset({State.PENDING, State.SCHEDULED, State.RETRYING})
 
 Known = Callable[[Sequence[str]], Mapping[str, TaskRecord]]
 """Returns what events say of some tasks."""
+Without = dict[tuple[str, tuple[MessageState, ...]], tuple[Counts, float]]
+"""Queues in whose messages of some states no task was met: how many there were, and until when by
+the monotonic clock that is believed while they are as many."""
 MayOpen = Callable[[str], bool]
 """Tells whether a queue may be opened just to be looked at."""
 
@@ -123,6 +129,8 @@ class Walk:
     """Queues that may not be opened are passed over."""
     has_tasks: Callable[[str], bool] = any_queue
     """Tells which queues hold tasks for sure. Others are left if their first messages are none."""
+    without: Without = field(default_factory=dict)
+    """What earlier walks learned, for the next ones."""
 
     def steps(
         self, start: Place | None, *, most: int | None = None
@@ -156,6 +164,14 @@ class Walk:
     ) -> Iterator[tuple[Place, TaskRecord | None]]:
         queue = self.store.queue(name)
         counts = queue.count()
+        behind = Place("leased", name + "\0")  # And before all others.
+        key = name, tuple(kinds)
+        before, until = self.without.get(key, (None, 0.0))
+        is_believed = before == counts and time.monotonic() < until
+        if begin is None and is_believed and not self.has_tasks(name):
+            yield behind, None
+            return
+        has_any = begin is not None
         for kind in kinds:
             if begin is not None and _WALKED.index(kind) < _WALKED.index(_walked(begin.kind)):
                 continue
@@ -168,12 +184,15 @@ class Walk:
                 looked += len(found)
                 steps = list(self._tasks(name, found))
                 yield from steps
+                has_any = has_any or any(record is not None for _, record in steps)
                 place = found[-1][0]
                 others += sum(record is None for _, record in steps)
                 # Else millions of other messages would lie before the tasks of the next queue.
                 if looked == others >= OTHERS_MAX and not self.has_tasks(name):
                     break
-        yield Place("leased", name + "\0"), None  # Behind it, and before all others.
+        if not has_any:
+            self.without[key] = counts, time.monotonic() + WITHOUT_SECONDS
+        yield behind, None
 
     def _tasks(
         self, name: str, found: list[tuple[Place, MessageStatus]]
