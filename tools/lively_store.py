@@ -137,7 +137,8 @@ def _flow(
     number = 0
     while not is_over.wait(PAUSE_SECONDS):
         number += 1
-        orders.push_many([_order(number, 1) for _ in range(chance.randint(5, 30))])
+        some = range(chance.randint(5, 30))
+        orders.push_many([_order(STEPS * number + each, 1) for each in some])
         orders.ack_many(orders.lease_many(chance.randint(5, 32), ttl=30, owner="packer-2"))
         resize.enqueue(_image(number))
         topic.append(json.dumps({"order": number, "kind": "sent"}), key=f"customer-{number % 9}")
@@ -147,7 +148,7 @@ def _flow(
 
 def _order(number: int, priority: int) -> Item:
     body = json.dumps({"order": number, "customer": f"c-{number % CUSTOMERS}", "total": number / 2})
-    return Item(body=body, priority=priority, group=f"customer-{min(number % 40, number % 7)}")
+    return Item(body=body, priority=priority, group=f"customer-{min(number % 401, number % 97)}")
 
 
 def _image(number: int) -> str:

@@ -20,7 +20,7 @@ from tools.lively_store import lively_store
 
 ROOT: Final = Path(__file__).parent.parent
 IMAGES: Final = ROOT / "docs" / "images"
-LIVE_SECONDS: Final = 45.0
+LIVE_SECONDS: Final = 240.0
 """How long the store is used before it is photographed: charts need something to show."""
 SCREENS: Final = {
     "overview": "#/?range=15m",

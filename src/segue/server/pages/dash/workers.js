@@ -62,7 +62,7 @@ function worker(row) {
           h("a", { href: link(["queues", name]) }, name),
         ]),
       ],
-      ["Up", ago(row.started_us, now)],
+      ["Started", ago(row.started_us, now)],
       ["Safe to stop", row.is_safe_to_stop ? "yes" : "no"],
       row.given_up ? ["Slots given up", exact(row.given_up)] : null,
     ]),
