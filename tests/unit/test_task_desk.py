@@ -219,6 +219,7 @@ def test_a_page_looks_no_further_once_its_time_is_over(
 ) -> None:
     """One message is looked at each time, so that the list comes to an end."""
     monkeypatch.setattr(desk, "PAGE_SECONDS", 0.0)
+    monkeypatch.setattr(desk, "PAGE_MESSAGES_MIN", 1)
     expected = of_every_kind(app)
     found = pages(app, 100)
 

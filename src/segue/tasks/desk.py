@@ -44,6 +44,8 @@ BROWSE_MAX: Final = 10_000
 PAGE_MESSAGES_MAX: Final = 2_000
 PAGE_SECONDS: Final = 0.06
 """How many messages are looked at for one page, and for how long: fewer if they are large."""
+PAGE_MESSAGES_MIN: Final = 25
+"""However long that takes: where others keep a queue busy, the first one may have to wait."""
 WITHOUT_MAX: Final = 100_000
 """How many queues without tasks are remembered."""
 RECORD_SECONDS: Final = 5.0
@@ -263,7 +265,7 @@ class Desk:
                 if (
                     len(found) >= limit
                     or looked >= PAGE_MESSAGES_MAX
-                    or time.monotonic() >= deadline
+                    or (looked >= PAGE_MESSAGES_MIN and time.monotonic() >= deadline)
                 ):
                     return list(found.values()), behind.text()
             place = None
