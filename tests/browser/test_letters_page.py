@@ -348,7 +348,7 @@ def test_one_letter_is_brought_back(dashboard: Dashboard, hooks: Queue) -> None:
         title="Redrive 0-4?",
         go="Bring it back",
         look=hooks.count,
-        told="0-4 is back",
+        told="0-4 is back in hooks",
         does=REDRIVE,
     )
 

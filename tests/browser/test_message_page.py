@@ -330,7 +330,7 @@ def test_a_dead_message_of_its_queue_can_be_brought_back_too(
     page = dashboard.open("/queues/mail?state=dead")
     rows(page, "Messages").last.get_by_role("link", name="0-1").click()
     expect(heading(page, "0-1")).to_contain_text("dead")
-    asked(page, "Redrive", "Bring 0-1 back?").get_by_role("button", name="Bring it back").click()
+    asked(page, "Redrive 0-1", "Redrive 0-1?").get_by_role("button", name="Bring it back").click()
 
     expect_told(page, "0-1 is back in mail")
     assert [letter.message.id for letter in dead.dead_letters()] == ["0-0"]
@@ -341,8 +341,8 @@ def test_a_dead_letter_is_brought_back(dashboard: Dashboard, dead: Queue) -> Non
     page = opened_as_letter(dashboard)
     act(
         dashboard,
-        "Redrive",
-        title="Bring 0-1 back?",
+        "Redrive 0-1",
+        title="Redrive 0-1?",
         go="Bring it back",
         look=dead.count,
         told="0-1 is back in mail",
@@ -360,7 +360,7 @@ def test_a_dead_letter_is_dropped(dashboard: Dashboard, dead: Queue) -> None:
     page = opened_as_letter(dashboard)
     act(
         dashboard,
-        "Discard…",
+        "Discard 0-1",
         title="Discard 0-1?",
         go="Drop it for good",
         look=dead.count,
@@ -380,7 +380,7 @@ def test_a_letter_that_is_none_any_more_is_not_brought_back_again(
 ) -> None:
     """Somebody else was faster."""
     page = opened_as_letter(dashboard)
-    dialog = asked(page, "Redrive", "Bring 0-1 back?")
+    dialog = asked(page, "Redrive 0-1", "Redrive 0-1?")
     dead.discard()
     dialog.get_by_role("button", name="Bring it back").click()
 

@@ -25,7 +25,7 @@ GROUPS: Final = (
 ACTS: Final = {
     "queue": {"Pause", "Purge…", "Delete…", "Change the limits of mail"},
     "letters": {"Redrive 3…", "Discard 3…", "Redrive 0-0", "Discard 0-2"},
-    "letter": {"Redrive", "Discard…"},
+    "letter": {"Redrive 0-1", "Discard 0-1"},
     "tasks": {"Retry mail.tasks/0-0", "Cancel mail.tasks/0-3"},
     "task": {"Retry mail.tasks/0-0"},
     "schedules": {"Fire mail.tasks plain words now", "Forget orders.tasks plain words"},

@@ -273,7 +273,7 @@ def test_workers_tell_of_themselves(place: Place) -> None:
         min=1,
         max=1,
     )
-    assert place.get("/workers") == {"workers": []}
+    assert place.get("/workers") == {"workers": [], "silent": []}
     prepare_reports(place.app.store)
     send_report(place.app.store, report)
     (worker,) = cast("list[Json]", place.get("/workers")["workers"])

@@ -194,13 +194,7 @@ function letterTable(queue, query, { letters, next }) {
                 h(
                   "div.buttons",
                   {},
-                  actButton("Redrive", one(queue, row, "redrive"), {
-                    label: `Redrive ${row.message.id}`,
-                  }),
-                  actButton("Discard", one(queue, row, "discard"), {
-                    tone: "danger",
-                    label: `Discard ${row.message.id}`,
-                  }),
+                  letterButtons(queue, { id: row.message.id, number: row.number }),
                 ),
             },
           ],
@@ -218,25 +212,36 @@ function letterTable(queue, query, { letters, next }) {
   ];
 }
 
-function one(queue, letter, verb) {
-  const body = { letters: [{ number: letter.number, id: letter.message.id }] };
-  const isRedrive = verb === "redrive";
-  return {
-    title: `${isRedrive ? "Redrive" : "Discard"} ${letter.message.id}?`,
-    button: isRedrive ? "Bring it back" : "Drop it for good",
-    tone: isRedrive ? "primary" : "danger",
-    types: isRedrive ? null : letter.message.id,
-    says: isRedrive
-      ? "It goes to the front of its priority, with all its deliveries anew."
-      : "It is dropped for good. This cannot be undone.",
-    run: async () => {
-      const done = await post(["queues", queue, "dead-letters", verb], body);
-      const n = isRedrive ? done.redriven : done.count;
-      return n
-        ? `${letter.message.id} is ${isRedrive ? "back" : "dropped"}`
-        : `${letter.message.id} was no dead letter any more`;
-    },
-  };
+// What can be done with one letter, {id, number}.
+export function letterButtons(queue, letter) {
+  const path = ["queues", queue, "dead-letters"];
+  const named = { letters: [letter] };
+  const told = (n, words) => `${letter.id} ${n ? words : "was no dead letter any more"}`;
+  return [
+    actButton(
+      "Redrive",
+      {
+        title: `Redrive ${letter.id}?`,
+        button: "Bring it back",
+        says: "It goes to the front of its priority, with all its deliveries anew.",
+        run: async () =>
+          told((await post([...path, "redrive"], named)).redriven, `is back in ${queue}`),
+      },
+      { tone: "primary", label: `Redrive ${letter.id}` },
+    ),
+    actButton(
+      "Discard",
+      {
+        title: `Discard ${letter.id}?`,
+        button: "Drop it for good",
+        tone: "danger",
+        types: letter.id,
+        says: "It is dropped for good. This cannot be undone.",
+        run: async () => told((await post([...path, "discard"], named)).count, "is dropped"),
+      },
+      { tone: "danger", label: `Discard ${letter.id}` },
+    ),
+  ];
 }
 
 function buttons(queue, chosen, groups) {

@@ -36,7 +36,11 @@ export function view({ query }, { queues, next }) {
             cell: (row) =>
               row.problem
                 ? [badge("unreadable", "dead"), " ", h("span.reason", {}, row.problem)]
-                : [row.paused ? badge("paused", "warn") : badge("yes", "good"), " ", toggle(row)],
+                : [
+                    row.paused ? badge("paused", "warn") : badge("yes", "good"),
+                    " ",
+                    pauseButton(row, { isNamed: true }),
+                  ],
           },
           {
             title: "Rate",
@@ -102,35 +106,21 @@ function limit(rules, of) {
   return value === null || value === undefined ? h("span.dim", {}, NONE) : value;
 }
 
-function toggle(row) {
-  const path = ["queues", row.name];
-  return row.paused
-    ? actButton(
-        "Resume",
-        {
-          title: `Resume ${row.name}?`,
-          button: "Resume",
-          says: "What is ready will be delivered.",
-          run: async () => {
-            await post([...path, "resume"]);
-            return `${row.name} delivers again`;
-          },
-        },
-        { label: `Resume ${row.name}` },
-      )
-    : actButton(
-        "Pause",
-        {
-          title: `Pause ${row.name}?`,
-          button: "Pause",
-          says: "Nothing is delivered until it is resumed. Pushing goes on.",
-          run: async () => {
-            await post([...path, "pause"]);
-            return `${row.name} is paused`;
-          },
-        },
-        { label: `Pause ${row.name}` },
-      );
+// The switch that stops a queue, or starts it again; `isNamed` where there are many of them.
+export function pauseButton({ name, paused }, { isNamed = false, tone } = {}) {
+  const verb = paused ? "Resume" : "Pause";
+  const act = {
+    title: `${verb} ${name}?`,
+    button: verb,
+    says: paused
+      ? "What is ready will be delivered."
+      : "Nothing is delivered until it is resumed, to nobody. Pushing goes on; what is leased stays so.",
+    run: async () => {
+      await post(["queues", name, verb.toLowerCase()]);
+      return paused ? `${name} delivers again` : `${name} is paused`;
+    },
+  };
+  return actButton(verb, act, { label: isNamed ? `${verb} ${name}` : null, tone });
 }
 
 // Changing the limits of a queue, as an act.

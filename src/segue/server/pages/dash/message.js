@@ -1,9 +1,9 @@
 // One message: how it stands, all that happened to it, and what is in it.
 
-import { Problem, get, post } from "./api.js";
-import { actButton } from "./acts.js";
+import { Problem, get } from "./api.js";
 import { h } from "./dom.js";
 import { ago, at, now_us, seconds, when } from "./format.js";
+import { letterButtons } from "./letters.js";
 import { WHOLE_BYTES_MAX, payload } from "./payload.js";
 import { link } from "./router.js";
 import { empty, facts, page, section, stateBadge } from "./parts.js";
@@ -164,39 +164,4 @@ async function wholeOf({ queue, message }) {
   const found = await get(path, { body_bytes: WHOLE_BYTES_MAX });
   if (!found.message) throw new Problem(0, "gone", "it is no longer kept");
   return { text: found.message.body, base64: found.message.body_base64 };
-}
-
-function letterButtons(queue, letter) {
-  const named = { letters: [letter] };
-  const path = ["queues", queue, "dead-letters"];
-  return [
-    actButton(
-      "Redrive",
-      {
-        title: `Bring ${letter.id} back?`,
-        button: "Bring it back",
-        says: "It goes to the front of its priority, with all its deliveries anew.",
-        run: async () =>
-          (await post([...path, "redrive"], named)).redriven
-            ? `${letter.id} is back in ${queue}`
-            : `${letter.id} was no dead letter any more`,
-      },
-      { tone: "primary" },
-    ),
-    actButton(
-      "Discard…",
-      {
-        title: `Discard ${letter.id}?`,
-        button: "Drop it for good",
-        tone: "danger",
-        types: letter.id,
-        says: "It is dropped for good. This cannot be undone.",
-        run: async () =>
-          (await post([...path, "discard"], named)).count
-            ? `${letter.id} is dropped`
-            : `${letter.id} was no dead letter any more`,
-      },
-      { tone: "danger" },
-    ),
-  ];
 }

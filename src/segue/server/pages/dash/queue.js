@@ -3,7 +3,7 @@
 import { get, post, remove } from "./api.js";
 import { actButton } from "./acts.js";
 import { h } from "./dom.js";
-import { change } from "./limits.js";
+import { change, pauseButton } from "./limits.js";
 import {
   NONE,
   ago,
@@ -123,24 +123,6 @@ export function view({ names, query, overview }, { stats, rules, breakdown, hist
 
 function buttons(name, stats) {
   const path = ["queues", name];
-  const pause = {
-    title: `Pause ${name}?`,
-    button: "Pause",
-    says: "Nothing is delivered until it is resumed, to nobody. Pushing goes on; what is leased stays so.",
-    run: async () => {
-      await post([...path, "pause"]);
-      return `${name} is paused`;
-    },
-  };
-  const resume = {
-    title: `Resume ${name}?`,
-    button: "Resume",
-    says: `Its ${plural(stats.counts.ready, "ready message")} will be delivered.`,
-    run: async () => {
-      await post([...path, "resume"]);
-      return `${name} delivers again`;
-    },
-  };
   const purge = {
     title: `Purge ${name}?`,
     button: "Drop them for good",
@@ -163,7 +145,7 @@ function buttons(name, stats) {
     },
   };
   return [
-    stats.paused ? actButton("Resume", resume, { tone: "primary" }) : actButton("Pause", pause),
+    pauseButton({ name, paused: stats.paused }, { tone: stats.paused ? "primary" : null }),
     actButton("Purge…", purge, { tone: "danger" }),
     actButton("Delete…", removal, { tone: "danger" }),
   ];
