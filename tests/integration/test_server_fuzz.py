@@ -29,7 +29,7 @@ from segue.stores.http.problems import MEDIA_TYPE
 from tests.conftest import TORTURE
 from tests.integration.server_support import served
 
-PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 60.0
 EXAMPLES: Final = 2_000 if TORTURE else 6
 """For each operation of the description."""
 RAW_EXAMPLES: Final = 20_000 if TORTURE else 120
