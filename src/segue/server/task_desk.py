@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from segue.tasks.desk import Desk
     from segue.tasks.results import Watch
     from segue.tasks.scheduling import ScheduleBook
+    from segue.tasks.worker.reports import SilentWorkers
 
 PATIENCE_SECONDS: Final = 0.05
 """How long a request waits for events to be taken in. A store may come with millions of them: a
@@ -37,6 +38,7 @@ class TaskDesk:
         self._opening = threading.Lock()
         self._desk: Desk | None = None
         self._watch: Watch | None = None
+        self._silent: SilentWorkers | None = None
         self._book: ScheduleBook | None = None
 
     @property
@@ -54,6 +56,17 @@ class TaskDesk:
                     may_open=partial(may_look_into, self.store),
                 )
             return self._desk
+
+    @property
+    def silent(self) -> "SilentWorkers":
+        """What tells of workers that are gone. Raises ExtraMissing."""
+        with self._opening:
+            if self._silent is None:
+                require_tasks()
+                from segue.tasks.worker.reports import SilentWorkers
+
+                self._silent = SilentWorkers(self.store)
+            return self._silent
 
     @property
     def watch(self) -> "Watch":

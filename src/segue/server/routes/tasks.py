@@ -272,7 +272,7 @@ def workers(call: Call) -> Workers:
     """Tell which workers are there, and which of late fell silent."""
     tasks = call.desk.tasks
     _ = tasks.desk  # Raises ExtraMissing.
-    from segue.tasks.worker.reports import read_reports, read_silent
+    from segue.tasks.worker.reports import read_reports
 
     now_us = tasks.clock()
 
@@ -284,7 +284,7 @@ def workers(call: Call) -> Workers:
         ]
 
     return Workers(
-        workers=told(read_reports(call.store, now_us)), silent=told(read_silent(call.store, now_us))
+        workers=told(read_reports(call.store, now_us)), silent=told(tasks.silent.reports(now_us))
     )
 
 

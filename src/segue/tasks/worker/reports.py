@@ -1,5 +1,6 @@
 """What workers say of themselves, for whoever looks: a record every few seconds in a topic."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 import msgspec
 
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import TopicNotFound
+from segue.errors import OffsetTrimmed, TopicNotFound
 from segue.stores.contract import Store
 
 WORKERS_TOPIC: Final = "segue.workers"
@@ -108,27 +109,50 @@ def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
     )
 
 
-def read_silent(store: Store, now_us: int) -> list[WorkerReport]:
-    """Return the last report of each worker that fell silent without a word, by name.
+class SilentWorkers:
+    """Tells of workers that fell silent without a word, for as long as reports are kept.
 
-    For as long as reports are kept: who was killed is not there, and had perhaps a job.
+    Who was killed is not there, and had perhaps a job. Safe from any thread. Each report is read
+    once: all that are kept at first, then those that came since.
     """
-    last: dict[bytes | None, bytes | None] = {}
-    try:
-        for record in store.topic(WORKERS_TOPIC).records():
-            last[record.key] = record.value
-    except TopicNotFound:
-        return []
-    reports = filter(None, map(_report_of, last.values()))
-    silent = (GONE_SECONDS * 1_000_000, KEEP_SECONDS * 1_000_000)
-    return sorted(
-        (
-            report
-            for report in reports
-            if report.state != "stopped" and silent[0] < now_us - report.at_us <= silent[1]
-        ),
-        key=lambda report: report.worker,
-    )
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._next: dict[int, int] = {}
+        """Where each partition is read on."""
+        self._last: dict[bytes | None, bytes | None] = {}
+        """The last word of each worker."""
+
+    def reports(self, now_us: int) -> list[WorkerReport]:
+        """Return the last report of each of them, by name."""
+        with self._lock:
+            self._read_on()
+            known = {key: _report_of(value) for key, value in self._last.items()}
+            for key, report in known.items():
+                if report is None or now_us - report.at_us > KEEP_SECONDS * 1_000_000:
+                    del self._last[key]
+        return sorted(
+            (
+                report
+                for report in known.values()
+                if report is not None
+                and report.state != "stopped"
+                and GONE_SECONDS < (now_us - report.at_us) / 1_000_000 <= KEEP_SECONDS
+            ),
+            key=lambda report: report.worker,
+        )
+
+    def _read_on(self) -> None:
+        topic = self._store.topic(WORKERS_TOPIC)
+        try:
+            for record in topic.records(self._next or "earliest"):
+                self._next[record.partition] = record.offset + 1
+                self._last[record.key] = record.value
+        except OffsetTrimmed:
+            self._next.clear()  # Nobody asked for a while: the next look begins anew.
+        except TopicNotFound:
+            pass
 
 
 def _report_of(value: bytes | None) -> WorkerReport | None:

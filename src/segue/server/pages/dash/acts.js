@@ -31,7 +31,7 @@ export function actButton(text, act, { tone, label } = {}) {
 // act: {title, says (nodes), fields: [{name, label, type, value, hint, min, step, choices}], button,
 //       tone, types (a word to be typed), isStoppable, run(values, signal) → what was done,
 //       preview(values) → what would be}
-export function ask(act) {
+function ask(act) {
   const told = h("div.told", { "aria-live": "polite" });
   const typed = act.types
     ? h(

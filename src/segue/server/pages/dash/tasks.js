@@ -8,7 +8,7 @@ import { changed, go, link } from "./router.js";
 import { empty, filters, page, pager, section, stateBadge, table, tabs } from "./parts.js";
 
 const PAGE = 25;
-export const STATES = [
+const STATES = [
   "pending",
   "scheduled",
   "processing",
