@@ -451,7 +451,7 @@ def test_every_verb_is_told_with_an_example(verb: str) -> None:
     answer = done(*verb.split(), "--help")
 
     assert f"segue {verb} " in answer.out.decode().partition("Example")[2]
-    assert f"    segue {verb} " in (ROOT / "docs" / "cli.md").read_text()
+    assert f"    segue {verb} " in (ROOT / "docs" / "cli-tasks.md").read_text()
 
 
 def test_without_the_extra_it_is_told_in_a_line(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
