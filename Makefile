@@ -39,7 +39,7 @@ USED_BROWSER := $(if $(SEGUE_BROWSER),,$(BROWSER))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format generate screenshots bench torture lock clean FORCE
+.PHONY: help demo test lint format generate docs screenshots bench torture lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -59,8 +59,12 @@ format: $(STAMP) ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-generate: $(STAMP) ## Write what is generated: segue.aio, from the contract
+generate: $(STAMP) ## Write what is generated: segue.aio from the contract, the reference of the command line
 	$(BIN)/python -m tools.generate_aio
+	$(BIN)/python -m tools.generate_cli_reference
+
+docs: $(STAMP) ## Build the documentation as a site, in build/docs, and check its links
+	$(BIN)/python -m tools.build_docs build/docs
 
 screenshots: $(STAMP) $(USED_BROWSER) ## Photograph the dashboard: docs/images, and all screens in build/screenshots
 	$(BIN)/python -m tools.screenshots
