@@ -22,6 +22,7 @@ from segue.server.access import (
 )
 from segue.server.access_log import AccessLog, Note
 from segue.server.audit import Act, Audit, entries_of
+from segue.server.flow import Standing
 from segue.server.health import LATE_SECONDS, Watchdog
 from segue.server.metrics import RequestMetrics, Snapshot, render
 from segue.server.refusal import Refused
@@ -37,7 +38,6 @@ from segue.server.tokens import (
     remove_token,
     tokens_path,
 )
-from segue.stores.contract import Counts
 from segue.stores.opening import open_directory
 
 HOST = b"127.0.0.1:8000"
@@ -517,7 +517,11 @@ def test_metrics_are_what_prometheus_reads() -> None:
             series=metrics.series,
             gauges={"connections": ("Open.", 3)},
             counters={"syncs": ("Done.", 7)},
-            queues={"mail": Counts(ready=1, delayed=2, leased=3, dead=4)},
+            queues={
+                "mail": Standing(
+                    ready=1, delayed=2, leased=3, dead=4, came=10, went=0, failed=0, size_bytes=0
+                )
+            },
         )
     ).decode()
 

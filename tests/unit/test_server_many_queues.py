@@ -64,6 +64,7 @@ def test_all_who_look_at_every_queue_share_one_limit(place: Place) -> None:
     for _ in range(3):
         for path in ("task-counts", "tasks", "overview/limits", "overview"):
             asked(place, path)
+        assert place.ask("GET", "/metrics").status == 200
     after = descriptors()
 
     assert place.store.queues_open == queues_max() == ROOM

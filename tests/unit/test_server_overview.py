@@ -18,7 +18,7 @@ from segue.server.building import CountingDisk, build_app
 from segue.server.flow import Flow, standing_of
 from segue.server.historian import Historian
 from segue.server.overlook import LATE_SECONDS, NOT_YET, STUCK
-from segue.server.routes import overview
+from segue.server.routes import operating, overview
 from segue.server.tokens import RoleName, remove_token
 from segue.stores.contract import Counts, Queue, QueueStats
 from segue.stores.file.queue import FileQueue
@@ -504,6 +504,21 @@ def test_a_queue_that_hangs_does_not_stop_the_others(
     assert (during["b"]["problem"], during["b"]["ready"]) == (STUCK, 1)
     assert during["a"]["problem"] == ""
     assert list(stuck) == ["b"]
+
+
+def test_metrics_come_though_a_queue_hangs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who collects them has no patience, and each try would hold another thread."""
+    monkeypatch.setattr(operating, "PATIENCE_SECONDS", 0.02)
+    for name in ("a", "b", "c"):
+        place.store.queue(name).push(b"x")
+
+    def told() -> set[str]:
+        lines = place.ask("GET", "/metrics").data.decode().splitlines()
+        return {name for name in "abc" if f'{{queue="{name}",state="ready"}} 1.0' in str(lines)}
+
+    with place.store._queue_core("b").turn():
+        until(lambda: told() == {"a"})
+    until(lambda: told() == {"a", "b", "c"})
 
 
 def test_a_look_that_takes_long_is_not_waited_for(

@@ -16,8 +16,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from segue.server.flow import Standing
 from segue.server.routing import Route
-from segue.stores.contract import Counts
 
 BUCKETS_SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -76,7 +76,7 @@ class Snapshot:
     gauges: Mapping[str, tuple[str, float]]
     """Values by name, each with what it means."""
     counters: Mapping[str, tuple[str, float]]
-    queues: Mapping[str, Counts]
+    queues: Mapping[str, Standing]
 
 
 def render(snapshot: Snapshot) -> bytes:
@@ -125,11 +125,11 @@ def _requests(found: list[Series]) -> Iterator[Metric]:
     yield durations
 
 
-def _depths(queues: Mapping[str, Counts]) -> Metric:
+def _depths(queues: Mapping[str, Standing]) -> Metric:
     depths = GaugeMetricFamily(
         "segue_queue_messages", "Messages of a queue, by state.", labels=("queue", "state")
     )
-    for name, counts in queues.items():
+    for name, standing in queues.items():
         for state in ("ready", "delayed", "leased", "dead"):
-            depths.add_metric((name, state), getattr(counts, state))
+            depths.add_metric((name, state), getattr(standing, state))
     return depths

@@ -6,19 +6,21 @@ from typing import Final
 
 import msgspec
 
-from segue.errors import InvalidArgument, LogClosed, SegueError, StoreClosed
+from segue.errors import InvalidArgument
 from segue.server import metrics
 from segue.server.access import AUDIT_TOPIC
 from segue.server.audit import Entry, page_of
 from segue.server.call import Call
+from segue.server.flow import Standing
 from segue.server.health import Health
 from segue.server.refusal import Refused
 from segue.server.routing import Reply, Role, Route
-from segue.stores.contract import Counts
 from segue.stores.http.wire.base import Answer
 
 ENTRIES_MAX: Final = 1_000
 """How many acts one page shows."""
+PATIENCE_SECONDS: Final = 2.0
+"""How long metrics wait for a new look at the queues, before they tell what is known."""
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 
 
@@ -91,17 +93,15 @@ async def show_metrics(call: Call) -> Reply:
     return Reply(body=body, media_type=metrics.MEDIA_TYPE, headers=_NO_STORE)
 
 
-def _depths(call: Call) -> dict[str, Counts]:
-    names = (name for name in call.store.queues() if call.grant.covers(name))
-    found: dict[str, Counts] = {}
-    for name in islice(names, metrics.QUEUES_MAX):
-        try:
-            found[name] = call.desk.queue(name).count()
-        except (StoreClosed, LogClosed):
-            call.desk.forget_queue(name)  # Removed meanwhile; the next who asks opens it anew.
-        except SegueError:
-            continue  # Damaged; the others count all the same.
-    return found
+def _depths(call: Call) -> dict[str, Standing]:
+    """Return how the first queues stand, by the look that all share: one may hang."""
+    rows = call.desk.overlook.picture(PATIENCE_SECONDS).rows
+    known = (
+        (row.name, row.standing)
+        for row in rows
+        if row.standing is not None and call.grant.covers(row.name)
+    )
+    return dict(islice(known, metrics.QUEUES_MAX))
 
 
 def audit(call: Call) -> Acts:
