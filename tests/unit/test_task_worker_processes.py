@@ -58,6 +58,16 @@ def shoot() -> None:
 
 
 @app.task
+def shoot_with_a_child(note: str) -> None:
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    Path(note).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
 def exit_politely() -> None:
     sys.exit(3)
 
@@ -187,6 +197,18 @@ def test_a_process_may_end_in_any_way_and_the_next_task_has_another(app: App) ->
     assert app.record(ids["print"]).state is State.COMPLETED
     assert app.result(ids["last"]).get(0) == ids["last"]
     assert "raise ValueError(text)" in app.record(ids["error"]).traceback
+
+
+def test_a_process_that_dies_is_missed_whatever_it_leaves_behind(app: App, scratch: Path) -> None:
+    """A child that it forked has its socket, and says nothing: nobody waits for that one."""
+    note = scratch / "child"
+    dead = enqueue(app, "shoot_with_a_child", b'["%s"]' % str(note).encode())
+    after = enqueue(app, "pid")
+    Worker(app, kind="process", burst=True).run()
+
+    assert app.record(dead).error == "WorkerDied: its process was ended by SIGKILL"
+    assert app.record(after).state is State.COMPLETED
+    assert is_gone(int(note.read_text()))
 
 
 def test_processes_are_used_again_and_are_not_ours(app: App) -> None:

@@ -83,7 +83,10 @@ class ProcessSlot(Slot):
             connection.send_bytes(msgspec.msgpack.encode(run.call))
             while True:
                 if not connection.poll(POLL_SECONDS):
-                    continue
+                    # What its task has started may have the socket, too: then its end is not ours.
+                    if self._is_alive() or connection.poll():
+                        continue
+                    raise EOFError
                 answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
                 if answer.progress is not None:
                     run.report(answer.progress)
@@ -145,7 +148,7 @@ class ProcessSlot(Slot):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def leave_behind(self, run: Run) -> None:
+    def leave_behind(self) -> None:
         self.close()
 
     def close(self) -> None:

@@ -100,18 +100,16 @@ class Slot:
             self.run = run
         self.prepare(run)
         run.begin(crew.clock(), time.monotonic())
-        if not run.is_over:
-            outcome = self.perform(run)
-            if run.conclude(outcome, crew.clock()):
-                crew.settler.put(run)
-            else:
-                self.leave_behind(run)
+        if not run.is_over and run.conclude(self.perform(run), crew.clock()):
+            crew.settler.put(run)
+        else:
+            self.leave_behind()
         with self.changing:
             self.run = None
         self.stopped_at = None
         self.since = time.monotonic()
 
-    def leave_behind(self, run: Run) -> None:
+    def leave_behind(self) -> None:
         """Keep nothing of a run that was ended from elsewhere: what is meant for it may be late."""
 
     def prepare(self, run: Run) -> None:
