@@ -1,6 +1,7 @@
 """`segue queue`: pushing, taking, settling and looking, in this process where that is enough."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,22 @@ def test_stats_shows_counts_priorities_and_leases(store: Path) -> None:
     ]
     [shown] = [line for line in answer.fields if line[0] == "lease"]
     assert shown[1:4] == [receipt, "ada", "1"]
+
+
+def test_many_queues_need_many_descriptors(store: Path) -> None:
+    """All that lists what a store holds raises the limit as far as it may be, as most shells'."""
+    names = [f"q{number}" for number in range(8)]
+    for name in names:
+        ask("queue", "push", store, name, "x", "--sync", "os")
+    used = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    try:
+        answer = ask("queue", "ls", store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (answer.code, [row[0] for row in answer.fields]) == (0, names)
 
 
 def test_one_message_is_shown_until_it_is_settled(store: Path) -> None:

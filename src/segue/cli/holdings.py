@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from segue.cli.exits import ExitCode, exit_code_of
 from segue.cli.output import Column, Kind, Rows, Value
+from segue.cli.store_arguments import allow_many_files
 from segue.errors import SegueError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Holdings:
 
     def __init__(self, store: "Store", *, marks: bool = False) -> None:
         """`marks` begins each plain line with what it is, where tables follow each other."""
+        allow_many_files()  # All of it stays open until the store is closed.
         self._store = store
         self._marks = marks
         self.code = ExitCode.OK

@@ -10,7 +10,7 @@ from segue.cli.arguments import JsonOption
 from segue.cli.exits import ExitCode, exit_code_of
 from segue.cli.holdings import Holdings
 from segue.cli.output import Column, Kind, Rows, Value, is_terminal, show, show_line
-from segue.cli.store_arguments import allow_many_files, opened_store
+from segue.cli.store_arguments import opened_store
 from segue.cli.survey import find_logs, is_store, reader_names
 from segue.errors import SegueError
 from segue.log import Log
@@ -69,7 +69,6 @@ def ls(
 
 
 def _list_store(url: str, *, as_json: bool) -> None:
-    allow_many_files()
     with opened_store(url) as store:
         holdings = Holdings(store, marks=True)
         sections = holdings.queues(), holdings.topics(), holdings.rings(), holdings.locks()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segue.cli.store_arguments import opened_store
+from segue.cli.store_arguments import allow_many_files, opened_store
 from segue.errors import SegueError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def require_tasks() -> None:
 def opened_desk(url: str) -> Iterator["Desk"]:
     """Yield what answers for the tasks of the store at `url`. Raises LogNotFound."""
     require_tasks()
+    allow_many_files()  # A list of tasks goes through all queues.
     from segue.clock import system_clock
     from segue.tasks.desk import Desk
 

@@ -12,7 +12,6 @@ from segue.cli.output import Column, Facts, Kind, Rows, Value, show
 from segue.cli.store_arguments import (
     StoreArgument,
     StoreDirectoryArgument,
-    allow_many_files,
     opened_store,
 )
 from segue.cli.survey import partition_path
@@ -60,7 +59,6 @@ def ls(url: StoreArgument, as_json: JsonOption = False) -> None:
     Example:
       segue topic ls data
     """
-    allow_many_files()
     with opened_store(url) as store:
         holdings = Holdings(store)
         show(holdings.topics(), as_json=as_json)
