@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,11 @@ from segue import Log
 from tests.unit.support import ManualClock
 
 TORTURE = bool(os.environ.get("SEGUE_TORTURE"))
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test
+# starts and then interrupts: it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a machine that others use, too, is slow at times. What failed can be replayed from
 # the blob that is printed, also where no example database is kept.
