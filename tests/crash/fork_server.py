@@ -13,6 +13,10 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
+# What children open is imported when it is opened: once here, or else in each of them.
+import segue.stores.file.place
+import segue.stores.file.store
+import segue.stores.opening  # noqa: F401 - see above
 from tests.crash.channel import Channel
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
