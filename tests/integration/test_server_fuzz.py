@@ -15,11 +15,17 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.hypothesis.builder import (
+    HypothesisTestConfig,
+    HypothesisTestMode,
+    create_test,
+)
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from segue.server.openapi import JSON, description_of
 from segue.server.routes import ALL
@@ -103,26 +109,57 @@ def statuses(server: ServerThread, sent: bytes) -> list[int]:
 
 # By the description ------------------------------------------------------------------------------
 
-_schema = schemathesis.openapi.from_dict(json.loads(msgspec.json.encode(description_of(ALL))))
 _KEYS: Final = itertools.count()
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 NAMES_USED: Final = 8
+DESCRIPTION: Final = json.loads(msgspec.json.encode(description_of(ALL)))
+OPERATIONS: Final = [
+    (method, path) for path, operations in DESCRIPTION["paths"].items() for method in operations
+]
 
 
-@_schema.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=not TORTURE,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate],
+@pytest.fixture(scope="module")
+def schema() -> OpenApiSchema:
+    """The description, read by Schemathesis."""
+    return schemathesis.openapi.from_dict(DESCRIPTION)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS]
 )
 def test_answers_are_as_described(
-    case: schemathesis.Case,  # type: ignore[type-arg]  # Of any operation.
-    server: ServerThread,
+    server: ServerThread, schema: OpenApiSchema, method: str, path: str
 ) -> None:
-    """Whatever fits the description, or nearly does: no 5xx, and nothing it does not tell of."""
+    """Whatever fits the description, or nearly does: no 5xx, and nothing it does not tell of.
+
+    The cases are made here and not by Schemathesis' plugin for pytest, which makes those of all
+    operations while tests are collected: twenty seconds, in each process that runs some of them.
+    """
+    asked = itertools.count()
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=not TORTURE,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
+    def is_as_described(case: schemathesis.Case) -> None:  # type: ignore[type-arg]  # Of any operation.
+        next(asked)
+        ask(server, case)
+
+    create_test(
+        operation=schema[path][method],
+        test_func=is_as_described,
+        config=HypothesisTestConfig(project=schema.config, modes=list(HypothesisTestMode)),
+    )()
+
+    assert next(asked) > 0
+
+
+def ask(server: ServerThread, case: schemathesis.Case) -> None:  # type: ignore[type-arg]
+    """Send a case and hold the answer to the description."""
     if "Idempotency-Key" in case.headers:
         case.headers["Idempotency-Key"] = f"fuzz-{next(_KEYS)}"  # Else most would be repetitions.
     for name, value in case.path_parameters.items():
