@@ -14,7 +14,7 @@ from segue.errors import InvalidArgument
 EMPTY: Final = msgspec.Raw(b"{}")
 RETRIES_MAX: Final = 1_000
 TASK_NAME_MAX: Final = 200
-"""How many characters the name of a task has at most."""
+"""How many characters the name of a task, or of a schedule, has at most."""
 
 
 class Envelope(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -28,6 +28,9 @@ class Envelope(msgspec.Struct, omit_defaults=True, frozen=True):
     """The schedule that it comes from."""
 
     def __post_init__(self) -> None:
+        # Anybody may push: names go into events, and must fit there beside what came of the task.
+        if max(len(self.task), len(self.schedule or "")) > TASK_NAME_MAX:
+            raise ValueError(f"a name has at most {TASK_NAME_MAX} characters")
         if self.retries is not None and not 0 <= self.retries <= RETRIES_MAX:
             raise ValueError(f"retries must be from 0 to {RETRIES_MAX}: {self.retries}")
         if self.timeout is not None and not self.timeout > 0:
