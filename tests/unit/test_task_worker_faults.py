@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from segue.errors import TaskFailed
+import segue
+from segue.errors import RecordTooLarge, TaskFailed
+from segue.stores.file.store import FileStore
 from segue.tasks import App, State, Worker, current
+from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import ERROR_CHARACTERS_MAX, TRACEBACK_CHARACTERS_MAX
 from segue.tasks.worker import Kind
+from segue.tasks.worker.worker import STRANDED_OPEN_MAX
 from segue.testing import ManualClock
 from tests.contract.task_support import check_intact, happenings, letters, manual_app, work
 
@@ -102,6 +106,29 @@ def test_a_message_that_is_no_task_is_a_dead_letter(app: App, body: bytes) -> No
     assert letter.message.body == body
     assert letter.reason.startswith(("InvalidArgument:", "BadArguments:"))
     assert after.get(0) == 1
+
+
+@pytest.mark.parametrize("field", ["task", "schedule"])
+def test_a_name_as_long_as_a_message_takes_no_worker_with_it(app: App, field: str) -> None:
+    """What is said of a message must fit where it is kept, whatever its sender wrote."""
+
+    @app.task
+    def fine() -> int:
+        return 7
+
+    with pytest.raises(RecordTooLarge) as too_large:
+        push(app, bytes(64 << 20))
+    start = b'{"task": "fine", "%s": "' % field.encode()
+    length = too_large.value.size_bytes_max - len(start) - len(b'"}')
+    bad = push(app, start + b"x" * length + b'"}')
+    good = fine.enqueue()
+    work(app)
+
+    assert good.get(0) == 7
+    assert [letter.reason for letter in letters(app)] == [
+        f"InvalidArgument: the message is no task: a name has at most {TASK_NAME_MAX} characters"
+    ]
+    assert app.record(bad).state is State.DEAD_LETTER
 
 
 def test_a_task_nobody_knows_is_a_dead_letter_that_names_those_there_are(app: App) -> None:
@@ -328,3 +355,29 @@ def test_a_worker_needs_something_to_work_on(app: App) -> None:
     """An App without tasks has no queues."""
     with pytest.raises(ValueError, match="no tasks"):
         Worker(app)
+
+
+def test_tasks_where_no_worker_looks_are_told_of_and_no_queue_stays_open_for_it(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each open queue is a dozen files: those of others would leave none for the tasks."""
+
+    @app.task
+    def job() -> int:
+        return 1
+
+    others = [f"other-{number}" for number in range(STRANDED_OPEN_MAX + 1)]
+    with segue.open(app.url, clock=app.clock, ticks=app.ticks) as store:
+        for name in others:
+            store.queue(name).push(b'{"task": "job"}')
+        store.queue("foreign").push(b'{"task": "of another App"}')
+    result = job.enqueue()
+    work(app)
+    store = app.store
+
+    assert result.get(0) == 1
+    assert sorted(words for words in caplog.messages if "not worked on" in words) == sorted(
+        f"tasks lie in a queue not worked on queue={name} task=job" for name in others
+    )
+    assert isinstance(store, FileStore)
+    assert store.queues_open == 1

@@ -19,6 +19,8 @@ from typing import Final, Literal, TypeVar, get_args
 
 from segue.delivery.rules import check_count, check_seconds
 from segue.errors import InvalidArgument, SegueError, StoreUnavailable
+from segue.stores.contract import Queue
+from segue.stores.opening import open
 from segue.tasks.app import App
 from segue.tasks.autoscaler import (
     Autoscaler,
@@ -62,6 +64,10 @@ SETTLE_SECONDS: Final = 60.0
 TICK_SECONDS: Final = 0.1
 SERIES_EACH_TIME: Final = 20
 """So many tasks and queues are in every report; with more, reports would become too long."""
+STRANDED_LOOKED_MAX: Final = 100
+"""How many of the queues it does not work on a worker looks into when it begins."""
+STRANDED_OPEN_MAX: Final = 10
+"""How many of them at once: each may be a dozen open files."""
 BURST_LOOKS: Final = 2
 """How often in a row nothing must be left before a burst is over."""
 
@@ -184,18 +190,26 @@ class Worker:
     def _look_for_stranded(self) -> None:
         """Warn of tasks that lie where this worker does not look, as after a changed queue=."""
         served = {name.partition(TENANT_MARK)[0] for name in self._queues}
-        for name in self.app.store.queues():
-            if name.partition(TENANT_MARK)[0] in served:
+        others = [
+            name for name in self.app.store.queues() if name.partition(TENANT_MARK)[0] not in served
+        ][:STRANDED_LOOKED_MAX]
+        app = self.app
+        for first in range(0, len(others), STRANDED_OPEN_MAX):
+            # Apart: a queue in a directory has its files open for as long as its store is.
+            with open(app.url, sync=app.sync, clock=app.clock, ticks=app.ticks) as store:
+                for name in others[first : first + STRANDED_OPEN_MAX]:
+                    self._look_into(store.queue(name))
+
+    def _look_into(self, queue: Queue) -> None:
+        for message in queue.peek(1):
+            try:
+                task = read_envelope(message.body).task
+            except InvalidArgument:
                 continue
-            for message in self.app.store.queue(name).peek(1):
-                try:
-                    task = read_envelope(message.body).task
-                except InvalidArgument:
-                    continue
-                if task in self.app.tasks:
-                    logger.warning(
-                        "tasks lie in a queue not worked on queue=%s task=%s", name, task
-                    )
+            if task in self.app.tasks:
+                logger.warning(
+                    "tasks lie in a queue not worked on queue=%s task=%s", queue.name, task
+                )
 
     def _make_crew(self, fail: Callable[[BaseException], None]) -> SlotCrew | LoopCrew:
         if self.kind == "async":
