@@ -13,12 +13,14 @@ from segue.log.commit_queue import CommitQueue, Request
 from segue.log.disk import Disk
 from segue.log.layout import Offset
 from segue.log.live import FAILED, READY, STATE
+from segue.log.options import SyncName
 from tests.unit.support import (
     RestartedMachine,
     destroy_header,
     fill,
     flip_bit,
     offsets,
+    payloads,
     segment_path,
     slot_position,
     small_log,
@@ -165,3 +167,40 @@ def test_attrs_that_change_while_they_are_read_do_no_harm(directory: Path) -> No
         log.append_many([b"a", b"b"], attrs=attrs)
 
         assert [record.attr for record in log.records()] == [7, 2]
+
+
+class InterruptedDisk(Disk):
+    """Its next rename does not happen, because a signal handler raises just before it."""
+
+    def __init__(self) -> None:
+        self.is_armed = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise Interrupted
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize(
+    "append",
+    [lambda log: log.append(b"after"), lambda log: log.append_many([b"after"])],
+    ids=["append", "append_many"],
+)
+@pytest.mark.parametrize("sync", ["always", "interval"])
+@pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
+def test_what_is_appended_after_an_interrupted_roll_is_kept(
+    directory: Path, append: Callable[[Log], int], sync: SyncName, *, exclusive: bool
+) -> None:
+    """By then the old segment may be sealed: nothing behind its end would ever be read."""
+    disk = InterruptedDisk()
+    with Log(directory, sync=sync, exclusive=exclusive, disk=disk) as log:
+        log.append(b"before")
+        disk.is_armed = True
+        with pytest.raises(Interrupted):
+            log.roll()
+        append(log)
+        log.flush()
+        seen = payloads(log.records())
+    with Log(directory) as log:
+        assert payloads(log.records()) == seen == [b"before", b"after"]

@@ -24,7 +24,7 @@ from segue.log.layout import (
     Summary,
     segment_filename,
 )
-from segue.log.live import PAYLOADS_READY, PUBLISHED, SLOTS_READY, WRITTEN, Live
+from segue.log.live import PAYLOADS_READY, PUBLISHED, READY, SLOTS_READY, STATE, WRITTEN, Live
 from segue.log.slots import pack_body, pack_crc
 
 SLOTS_AHEAD_BYTES: Final = 4096
@@ -109,7 +109,7 @@ class Tail(HotTail):
         index, position, before = self.index, self.position, self.chain
         length = len(payload)
         end = position + length
-        if end > self.header.bytes_max or index >= self.header.items_max:
+        if end > self.header.bytes_max or index >= self.header.items_max or self._is_left:
             return False
         time_us = max(time_us, self.time_us)
         after = crc32_bulk(payload, before)
@@ -123,6 +123,8 @@ class Tail(HotTail):
 
         Those have their offset then. One write for all payloads, one for all slots.
         """
+        if self._is_left:
+            return 0
         index, position, chain = self.index, self.position, self.chain
         time_us = max(time_us, self.time_us)
         offsets: list[int] = []
@@ -157,6 +159,14 @@ class Tail(HotTail):
         for request, offset in zip(requests, offsets, strict=False):
             request.offset = Offset(offset)
         return len(offsets)
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether a roll was interrupted: the segment may be sealed, and a record behind its end.
+
+        Then it has no room, and whoever makes some rolls again. `store` looks for itself.
+        """
+        return self._words[STATE] != READY
 
     def has_room_for(self, count: int, size_bytes: int) -> bool:
         """Tell whether so many records of so many bytes together fit in the segment."""
