@@ -1,6 +1,6 @@
 """Laws of slots and batches: what is written is intact, and what was changed is not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from hypothesis import assume, example, given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from segue.log import slots
 from segue.log.checksum import crc32_bulk, crc32_short
-from segue.log.layout import HEADER_BYTES, Offset, SegmentHeader, SegmentId
+from segue.log.layout import HEADER_BYTES, SLOT_BYTES, Offset, SegmentHeader, SegmentId
 from segue.log.slots import Run
 
 ITEMS_MAX = 100
@@ -22,6 +22,14 @@ HEADERS = st.builds(
     bytes_max=st.just(1 << 16),
     created_us=st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1),
     nonce=st.integers(min_value=0, max_value=ATTR_MAX),
+)
+HEADER = SegmentHeader(
+    id=SegmentId(0),
+    first_offset=Offset(0),
+    items_max=ITEMS_MAX,
+    bytes_max=1 << 16,
+    created_us=0,
+    nonce=0,
 )
 BATCHES = st.lists(
     st.lists(st.binary(max_size=30), min_size=1, max_size=6), min_size=1, max_size=12
@@ -87,6 +95,38 @@ def image_of(
         position, chain = position + len(joined), after  # type: ignore[assignment]
         edges.append(edges[-1] + len(batch))
     return Image(header, data, edges, spans)
+
+
+@given(
+    header=HEADERS,
+    items_max=st.integers(1, 5_000),
+    written=st.lists(st.tuples(st.integers(0, 4_999), st.integers(0, SLOT_BYTES - 1))),
+    shortfall_bytes=st.integers(0, 300_000),
+)
+@example(header=HEADER, items_max=5_000, written=[(0, 0)], shortfall_bytes=0)
+@example(header=HEADER, items_max=5_000, written=[], shortfall_bytes=0)
+def test_the_last_slot_that_is_not_empty_is_found_wherever_it_is(
+    header: SegmentHeader,
+    items_max: int,
+    written: list[tuple[int, int]],
+    shortfall_bytes: int,
+) -> None:
+    """Whichever of its bytes is set, in a table of many pieces or a file that ends within it."""
+    header = replace(header, items_max=items_max, bytes_max=1 << 20)
+    end = slots.slot_position(items_max)
+    data = bytearray(b"?" * HEADER_BYTES).ljust(max(HEADER_BYTES, end - shortfall_bytes), b"\0")
+    if shortfall_bytes == 0:
+        data += b"payloads"
+    for index, byte in written:
+        position = slots.slot_position(index) + byte
+        if position < min(end, len(data)):
+            data[position] = 1
+    places = range(HEADER_BYTES, min(end, len(data)))
+    last = next((place for place in reversed(places) if data[place]), None)
+
+    found = slots.written_slots(memoryview(data), header)
+
+    assert found == (0 if last is None else (last - HEADER_BYTES) // SLOT_BYTES + 1)
 
 
 @given(header=HEADERS, batches=BATCHES, time_us=TIMES, attr=st.integers(0, ATTR_MAX))

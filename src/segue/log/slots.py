@@ -36,6 +36,7 @@ _SLOT = struct.Struct("<qQIIIIII")
 _LINK = struct.Struct("<I")
 _LINK_POSITION: Final = 24
 _WORDS: Final = SLOT_BYTES // 4
+_ZEROS: Final = bytes(1 << 16)
 
 pack_body = struct.Struct("<qQIIIII").pack
 """Packs a slot without its last word, the crc."""
@@ -247,11 +248,12 @@ def _may_start_a_batch(view: memoryview, index: int) -> bool:
 def written_slots(view: memoryview, header: SegmentHeader) -> int:
     """Return the number of slots up to the last one that is not all zeros."""
     end = min(len(view), slot_position(header.items_max))
-    step = 1 << 16
     while end > HEADER_BYTES:
-        start = max(HEADER_BYTES, end - step)
-        used = len(bytes(view[start:end]).rstrip(b"\0"))
-        if used:
+        start = max(HEADER_BYTES, end - len(_ZEROS))
+        piece = bytes(view[start:end])
+        # Mostly there is nothing, which a comparison tells fifty times as fast as stripping it.
+        if piece != _ZEROS[: len(piece)]:
+            used = len(piece.rstrip(b"\0"))
             return -(-(start + used - HEADER_BYTES) // SLOT_BYTES)
         end = start
     return 0
