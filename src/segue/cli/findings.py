@@ -1,13 +1,14 @@
 """What is wrong with a log and what a repair would do: shared by `verify` and `repair`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from segue.cli.output import Column, Kind, Rows, Value, progress
 from segue.cli.survey import ReaderState, reader_states
 from segue.errors import CorruptSegment
 from segue.log import DamagedRange, Log, SegmentAudit
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

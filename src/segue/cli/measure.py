@@ -4,11 +4,11 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from segue.log import Log
+from segue.values import dataclass
 
 BATCH_RECORDS_MAX: Final = 1000
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024

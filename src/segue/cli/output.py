@@ -9,11 +9,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from segue.cli.text import iso_time, visible
+from segue.values import dataclass
 
 Value = str | int | float | bool | None
 Json = dict[str, "Json"] | list["Json"] | Value

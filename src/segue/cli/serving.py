@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Final, Self
@@ -21,6 +20,7 @@ from segue.cli.places import is_server
 from segue.cli.store_arguments import allow_many_files
 from segue.errors import InvalidArgument
 from segue.log.options import Sync
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     import socket

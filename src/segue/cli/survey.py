@@ -3,7 +3,6 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from segue.log.positions import DIRECTORY as READERS
 from segue.log.positions import Positions
 from segue.log.recovery import QUARANTINE
 from segue.log.wake import DIRECTORY as WAKE
+from segue.values import dataclass
 
 STORE_FILE: Final = "segue.toml"
 """What makes a directory a store."""

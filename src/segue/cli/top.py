@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,6 +12,7 @@ from segue.cli.arguments import JsonOption
 from segue.cli.output import Facts, is_terminal, show
 from segue.cli.store_arguments import StoreArgument, allow_many_files, opened_store
 from segue.errors import SegueError
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.contract import QueueStats, Store

@@ -7,10 +7,11 @@ cannot commit for it, whatever it believes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from segue.log.layout import is_name
+from segue.values import dataclass
 
 STATE_FORMAT: Final = 1
 

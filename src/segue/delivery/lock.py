@@ -1,10 +1,10 @@
 """The rules of a lock, pure: events in, answers out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from segue.delivery.rows import Row, Value, pack_row, unpack_row
+from segue.values import dataclass
 
 SNAPSHOT: Final = 1
 """The attr of a record that tells the whole state, whatever came before it."""

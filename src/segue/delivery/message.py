@@ -11,13 +11,14 @@ body and nothing else, and whoever leases can tell from the slot alone which mes
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, NamedTuple, NewType, TypedDict, cast
 
 from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 MessageId = NewType("MessageId", str)
 """Names a message within its queue, for ever: "<priority>-<offset>"."""

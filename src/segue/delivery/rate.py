@@ -5,8 +5,9 @@ on by an interval for each message; it may be ahead of now by as many intervals 
 Times are nanoseconds since the machine started.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from segue.values import dataclass
 
 SECOND_NS: Final = 1_000_000_000
 RATE_MIN: Final = 1 / (7 * 86_400)

@@ -1,8 +1,9 @@
 """How long a failed message waits before it is tried again."""
 
 import random
-from dataclasses import dataclass
 from typing import Final
+
+from segue.values import dataclass
 
 BASE_SECONDS_DEFAULT: Final = 1.0
 CAP_SECONDS_DEFAULT: Final = 300.0

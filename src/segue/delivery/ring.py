@@ -11,7 +11,6 @@ keeps an id of its own, so that what a group took counts for no later one of its
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
@@ -28,6 +27,7 @@ from segue.delivery.ring_events import (
     Unlocked,
 )
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 DEFAULT_GROUP: Final = "default"
 EPOCH_BITS: Final = 40

@@ -8,10 +8,10 @@ one batch; the record's attr holds its length. Everything else stands in the rin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from segue.delivery.rows import Row, Value, pack_row, unpack_row
+from segue.values import dataclass
 
 CHECKPOINT: Final = 1
 """The attr of a ledger record that holds the whole state."""

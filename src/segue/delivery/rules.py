@@ -1,7 +1,7 @@
 """The settings of a queue, checked. They are kept in the ledger, so everybody has the same."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Final, Literal, get_args
 
 from segue.delivery.rate import RATE_MAX, RATE_MIN, Rate
@@ -12,6 +12,7 @@ from segue.delivery.retry import (
     Backoff,
 )
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 OnFull = Literal["refuse", "block", "drop_oldest"]
 OnExpiry = Literal["dead", "drop"]

@@ -14,7 +14,6 @@ key is its bytes and nothing else, with an attr of 0.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple
 from segue.delivery.message import Body, headers_from
 from segue.errors import InvalidArgument
 from segue.log.record import Record, microseconds
+from segue.values import dataclass
 
 LENGTH_MASK: Final = (1 << 24) - 1
 HEADERS_SHIFT: Final = 24

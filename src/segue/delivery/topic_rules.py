@@ -1,12 +1,13 @@
 """The settings of a topic, checked. They are kept in its manifest, so everybody has the same."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Final, TypeVar
 
 from segue.delivery.rules import check_count, check_seconds
 from segue.errors import InvalidArgument
 from segue.log.layout import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from segue.values import dataclass
 
 PARTITIONS_DEFAULT: Final = 1
 PARTITIONS_MAX: Final = 4096

@@ -1,6 +1,6 @@
 """Checking every byte of a segment and saying what was found; changes nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from segue.errors import CorruptSegment, SegueError, StorageError
@@ -9,6 +9,7 @@ from segue.log.disk import Disk
 from segue.log.horizon import Horizon
 from segue.log.layout import HEADER_BYTES, Offset, SegmentId, damaged_copies
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

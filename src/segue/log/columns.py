@@ -1,7 +1,6 @@
 """Records as columns: NumPy for the fixed fields, Arrow for the payloads. No loop over records."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from segue.log.horizon import Horizon
 from segue.log.layout import BATCH_ITEMS_MAX, Offset
 from segue.log.segment import SegmentView
 from segue.log.slot_table import SLOT_DTYPE
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

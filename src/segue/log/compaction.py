@@ -8,7 +8,6 @@ as it is, because a new one would hide it.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from segue.log.layout import HEADER_BYTES, SegmentId, Summary, damaged_copies
 from segue.log.record import Record
 from segue.log.rewriting import copied, discard, take_name, write_beside
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ position is that of the next slot, in bytes.
 """
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from segue.log.disk import Disk, reading_errors
 from segue.log.layout import HEADER_BYTES, SEGMENT_ID_MAX, SLOT_BYTES, SegmentId
+from segue.values import dataclass
 
 FILENAME: Final = "index.meta"
 _PAIR = struct.Struct("<QQ")

@@ -1,7 +1,6 @@
 """What segments a log has, for people and tools to look at."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from segue.errors import Damage, UnsupportedFormat
@@ -16,6 +15,7 @@ from segue.log.layout import (
     decode_header,
     decode_summary,
 )
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ a page apart, because one flipped bit in it must not cost a segment.
 
 import re
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, NewType
 from zlib import crc32
@@ -23,6 +23,7 @@ from segue.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
+from segue.values import dataclass
 
 Offset = NewType("Offset", int)
 """Counts records since the log began."""

@@ -1,7 +1,6 @@
 """How a log is opened, checked before anything is touched."""
 
 import math
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Final, Literal, get_args
@@ -20,6 +19,7 @@ from segue.log.layout import (
     SegmentId,
 )
 from segue.log.wake import Bell
+from segue.values import dataclass
 
 SyncName = Literal["always", "interval", "os"]
 Damaged = Literal["raise", "skip"]

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import re
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count as count_from
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,7 @@ from segue.log.segment import SegmentView
 from segue.log.tail import adopt_segment, create_segment
 from segue.log.tailcheck import Evidence, check_tail
 from segue.log.wake import DIRECTORY as WAKE
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ either the damaged segment or the repaired one.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from segue.errors import CorruptPosition, CorruptSegment
@@ -36,6 +36,7 @@ from segue.log.rewriting import (
     write_beside,
 )
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ them is told by OffsetTrimmed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from segue.errors import InvalidArgument
 from segue.log.layout import Offset, SegmentId
 from segue.log.positions import SavedPosition
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

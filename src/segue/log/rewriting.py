@@ -10,7 +10,6 @@ import secrets
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from segue.log.disk import Disk
 from segue.log.horizon import Horizon
 from segue.log.layout import SLOT_BYTES, Position, SegmentHeader, Summary
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 STRETCH_ITEMS_MAX: Final = 4096
 STRETCH_BYTES_MAX: Final = 4 * 1024 * 1024

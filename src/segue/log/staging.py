@@ -6,7 +6,6 @@ place. What was written aside is believed no more than anything else: see `read_
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +30,7 @@ from segue.log.layout import (
 )
 from segue.log.segment import SegmentView
 from segue.log.slot_table import SLOT_DTYPE
+from segue.values import dataclass
 
 _CRC_BYTES = 4
 

@@ -3,12 +3,11 @@
 Pure apart from reading the mapped segment. What else is known is passed in as evidence.
 """
 
-from dataclasses import dataclass
-
 from segue.log import slots
 from segue.log.hint import Hint
 from segue.log.layout import Offset, SegmentHeader
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from segue.server.refusal import Headers, Refused
 from segue.server.routing import Role, Route
 from segue.server.samples import HISTORY_TOPIC
 from segue.server.tokens import PREFIX, Token, is_secret, read_tokens
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

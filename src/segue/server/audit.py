@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,6 +19,7 @@ from segue.server.access import AUDIT_TOPIC
 from segue.stores.contract import Store
 from segue.stores.http.wire.base import Answer
 from segue.stores.topic_contract import Topic
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

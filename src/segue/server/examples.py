@@ -1,7 +1,8 @@
 """Examples for the description of the routes that are used most. Tests hold them to the types."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

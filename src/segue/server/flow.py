@@ -5,10 +5,10 @@ counted: so it is a number that only grows, as those of what went out and what f
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from segue.stores.contract import QueueStats
+from segue.values import dataclass
 
 OUT: Final = ("acked", "popped")
 """Totals of what was done with, as it was meant to be."""

@@ -9,12 +9,12 @@ A number that goes back (a queue was removed and made anew) is a rate of 0, neve
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isnan, nan
 from typing import Final
 
 from segue.server.samples import QUEUES_SAMPLED_MAX, QueueSample, Sample
 from segue.server.tracks import RESOLUTIONS, Reading, Shape, Track, track_for
+from segue.values import dataclass
 
 SERIES_MAX: Final = 200
 """How many queues have a history of their own. All count in that of the store."""

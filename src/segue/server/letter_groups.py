@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from segue.clock import Clock, system_clock
@@ -18,6 +18,7 @@ from segue.server.letter_index import LetterGroup
 from segue.server.letter_tally import Tally
 from segue.stores.contract import Queue
 from segue.stores.letters import DeadLetters
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

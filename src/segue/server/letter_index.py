@@ -7,12 +7,12 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from segue.delivery.reasons import pattern_of
 from segue.stores.letters import LetterNote
+from segue.values import dataclass
 
 GROUPS_MAX: Final = 200
 """How many groups are told apart; letters of others are counted together."""

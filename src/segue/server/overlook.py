@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -27,6 +27,7 @@ from segue.server.topic_sizes import TopicSizes
 from segue.stores.contract import QueueStats, Store
 from segue.stores.file.store import FileStore
 from segue.stores.http.problems import problem_of
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

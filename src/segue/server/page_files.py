@@ -1,13 +1,13 @@
 """Static files for browsers, as they lie in the package. What a page may load, app.py says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from segue.server.refusal import Refused
 from segue.server.routing import Reply
+from segue.values import dataclass
 
 PAGES: Final = Path(__file__).parent / "pages"
 MEDIA_TYPES: Final[Mapping[str, str]] = {

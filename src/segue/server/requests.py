@@ -10,11 +10,11 @@ the last answer arrived. What is remembered is this process's alone, and gone wi
 import asyncio
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from segue.server.refusal import Refused
+from segue.values import dataclass
 
 REMEMBERED_SECONDS: Final = 600.0
 REMEMBERED_BYTES_MAX: Final = 64 << 20

@@ -6,7 +6,7 @@ is no second list that could disagree.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
@@ -15,6 +15,7 @@ import msgspec
 
 from segue.errors import SegueError
 from segue.stores.http.wire.about import PREFIX
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.server.call import Call

@@ -9,7 +9,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
@@ -26,6 +25,7 @@ from segue.server.letter_index import sound
 from segue.stores.contract import MessageStatus, Queue
 from segue.stores.file.core import QueueCore
 from segue.stores.file.neighbours import read_neighbours
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.queue import RedisQueue

@@ -11,7 +11,6 @@ import time
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -28,6 +27,7 @@ from segue.server.sample_readers import (
 from segue.stores.contract import Queue, Store
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.store import FileStore
+from segue.values import dataclass
 
 SAMPLE_MAX: Final = 1_000
 """How many messages that were never delivered are looked at."""

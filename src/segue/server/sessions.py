@@ -9,12 +9,13 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Generic, TypeVar, cast
 
 from segue.clock import Ticks
 from segue.errors import SegueError, SessionGone
 from segue.server.refusal import Refused
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ Tasks are an extra: nothing of them is loaded before somebody looks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from segue.errors import InvalidArgument
 from segue.server.task_desk import ExtraMissing, require_tasks
 from segue.stores.contract import Store
 from segue.stores.topic_contract import Topic
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.tasks.metrics import Percentiles, SeriesSnapshot

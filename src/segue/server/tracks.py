@@ -7,9 +7,10 @@ over what is known of the step. A step of which nothing is known has no point.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isnan, nan
 from typing import Final
+
+from segue.values import dataclass
 
 RESOLUTIONS: Final = ((10, 360), (120, 360), (1_800, 336))
 """Seconds of a step and how many of them are kept: an hour, twelve hours, seven days."""

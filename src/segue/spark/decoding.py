@@ -4,7 +4,7 @@ A decoder is made where the read is planned, and travels to where the records ar
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from segue.stores.column_pieces import part_of, pieces
 from segue.stores.file.portrait import DEAD, DELAYED, HIDDEN, STATES, LogPortrait, found_in
 from segue.stores.message_columns import MessageColumns
 from segue.stores.topic_columns import Parts, text_of
+from segue.values import dataclass
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _LATER: Final = "later"

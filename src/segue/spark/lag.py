@@ -9,7 +9,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -26,6 +25,7 @@ from segue.log import Log
 from segue.spark.places import is_server
 from segue.stores.file.store import TOPICS
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

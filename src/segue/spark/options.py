@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, get_args
 
@@ -19,6 +19,7 @@ from segue.spark.places import absolute, is_server
 from segue.stores.http.address import address_from as http_address_from
 from segue.stores.http.address import is_http
 from segue.stores.opening import TOKEN_VARIABLE
+from segue.values import dataclass
 
 Kind = Literal["topic", "queue", "dead_letters", "ring"]
 ValueFormat = Literal["binary", "string", "json"]

@@ -6,7 +6,6 @@ wherever that keeps tasks even.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Final
@@ -17,6 +16,7 @@ from segue.errors import InvalidArgument, OffsetNotWritten, OffsetTrimmed
 from segue.spark.decoding import Decoder
 from segue.spark.options import EARLIEST, LATEST, ReadOptions, Where
 from segue.spark.strands import AnyStrand, Label, Source
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

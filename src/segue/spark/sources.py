@@ -1,7 +1,9 @@
 """How a task names what it reads on a server."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ nothing, and a store that is in use can be looked at.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from segue.stores.file.topics.manifest import read_manifest
 from segue.stores.http.address import is_http
 from segue.stores.opening import directory_of, open_directory
 from segue.stores.redis.address import is_redis
+from segue.values import dataclass
 
 Source = str | ServerSource
 """Where a strand is: the path of a log, or something on a server."""

@@ -19,7 +19,6 @@ as long as it takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from types import TracebackType
@@ -30,6 +29,7 @@ from segue.delivery.priority import Priority
 from segue.delivery.rules import QueueRules
 from segue.delivery.topic_rules import TopicRules
 from segue.log.options import Duration
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.consumer import Consumer

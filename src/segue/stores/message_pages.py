@@ -1,6 +1,5 @@
 """Messages and what is known of each, by columns: as a server tells them, and as they travel."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from segue.log.columns import Columns
+from segue.values import dataclass
 
 _Ints = npt.NDArray[np.int64]
 

@@ -14,11 +14,12 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, cast
 
 from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 Format = Literal["v3", "v4"]
 

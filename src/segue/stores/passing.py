@@ -1,7 +1,8 @@
 """What may be passed over while a part of a topic, queue or ring is read."""
 
 import logging
-from dataclasses import dataclass
+
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NoReturn
+
+from segue.values import dataclass
 
 METADATA: Final = "metadata"
 

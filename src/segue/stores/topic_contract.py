@@ -16,7 +16,6 @@ Times are seconds or a timedelta, moments a datetime or microseconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -26,6 +25,7 @@ from segue.delivery.message import Body
 from segue.delivery.topic_record import Appended, Event, Key, Moment, TopicRecord
 from segue.delivery.topic_rules import TopicRules
 from segue.log.options import Duration
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

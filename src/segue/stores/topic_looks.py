@@ -5,7 +5,6 @@ promises; a directory knows them without opening anything (`file/topics/looking.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from segue.delivery.topic_record import moment_us
@@ -13,6 +12,7 @@ from segue.delivery.topic_rules import TopicRules
 from segue.errors import TopicNotFound
 from segue.stores.topic_contract import Lag, MemberInfo, PartitionInfo, Topic, TopicInfo
 from segue.stores.topic_manifest import GROUP_PREFIX
+from segue.values import dataclass
 
 Kind = Literal["reader", "group"]
 Who = tuple[Kind, str]

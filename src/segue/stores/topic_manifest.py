@@ -1,11 +1,12 @@
 """How a topic is made, and under which names it keeps places. The same on every store."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from segue.delivery.topic_rules import PARTITIONS_MAX, TopicRules
 from segue.errors import InvalidArgument, InvalidName
 from segue.log.layout import checked_name
+from segue.values import dataclass
 
 GROUP_PREFIX: Final = "group."
 """What the name of a group's place begins with; a reader's is its own name."""

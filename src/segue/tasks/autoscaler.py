@@ -5,11 +5,12 @@ and does what the decision says. Time is ticks, which never step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from segue.delivery.rules import check_seconds
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 DECISIONS_KEPT: Final = 100
 WORKERS_MAX: Final = 10_000

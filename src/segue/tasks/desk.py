@@ -6,7 +6,6 @@ one is in the events.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
@@ -36,6 +35,7 @@ from segue.tasks.walk import (
     kinds_of,
     place_from,
 )
+from segue.values import dataclass
 
 INDEX_PATH: Final = Path("index", "tasks.sqlite3")
 LIST_LIMIT_DEFAULT: Final = 100

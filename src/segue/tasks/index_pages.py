@@ -10,12 +10,12 @@ import sqlite3
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from segue.tasks.records import TaskRecord
 from segue.tasks.states import State
+from segue.values import dataclass
 
 ROWS_LOOKED_MAX: Final = 10_000
 """How many records one page looks at for those that fit."""

@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import accumulate
 from typing import Final, Literal, get_args
 
@@ -17,6 +17,7 @@ from hdrh.codec import HdrCookieException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 Outcome = Literal["completed", "failed", "retried", "dead", "cancelled", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)

@@ -1,10 +1,9 @@
 """What is known of a task: the sum of its events; and what its id is made of."""
 
-from dataclasses import dataclass
-
 from segue.delivery.message import MessageId
 from segue.errors import InvalidArgument
 from segue.tasks.states import State
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ from segue.log.options import Duration
 from segue.tasks.envelope import RETRIES_MAX
 from segue.tasks.events import KEEP_SECONDS_DEFAULT
 from segue.tasks.schedule import Cron, Every, Missed
+from segue.values import dataclass
 
 QUEUE_DEFAULT: Final = "default"
 PRIORITY_DEFAULT: Final = NAMES["normal"]

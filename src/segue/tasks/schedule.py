@@ -5,7 +5,6 @@ moments get the same answer. Who asks, and where the last firing is kept, is no 
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from functools import lru_cache
@@ -16,6 +15,7 @@ from cronsim import CronSim, CronSimError
 
 from segue.delivery.rules import check_count, check_seconds
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 Missed = Literal["latest", "all", "skip"]
 """Of the firings that nobody was there to make: the newest, each, or none."""

@@ -7,7 +7,6 @@ a lock: that saves work, the key and the note are what makes it once.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +24,7 @@ from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.records import task_id_of
 from segue.tasks.schedule import Cron, Every, Missed, due, schedule_from
 from segue.tasks.topics import compact, end_of, records_between
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.tasks.app import App

@@ -5,7 +5,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, cast
 
@@ -15,6 +14,7 @@ from segue.tasks.index import TaskIndex
 from segue.tasks.standing import is_task
 from segue.tasks.states import State
 from segue.tasks.walk import UNREADABLE, MayOpen, any_queue, count_of
+from segue.values import dataclass
 
 LOOK_SECONDS: Final = 0.1
 """How long queues are looked at for one answer: the counts of the others are those from before."""

@@ -8,7 +8,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Final, Literal, cast
 
 import msgspec
@@ -30,6 +30,7 @@ from segue.stores.queue_base import QueueBase
 from segue.tasks.records import TaskRecord, task_id_of
 from segue.tasks.standing import as_it_stands, status_of_dead
 from segue.tasks.states import State
+from segue.values import dataclass
 
 STRETCH: Final = 250
 """How many messages are looked at in one step."""

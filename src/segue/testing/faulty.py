@@ -5,13 +5,13 @@ import mmap
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from segue.errors import InvalidArgument
 from segue.log.disk import Disk
+from segue.values import dataclass
 
 Operation = Literal[
     "open_to_read",

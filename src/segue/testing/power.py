@@ -17,13 +17,13 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
 from segue.errors import InvalidArgument
 from segue.log.disk import DIRECTORY_MODE, Disk
+from segue.values import dataclass
 
 SECTOR_BYTES: Final = 512
 """What a device writes whole or not at all."""

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +18,8 @@ from segue.cli.places import store_url
 from segue.cli.store_arguments import body_from
 from segue.cli.task.arguments import opened_desk, require_tasks
 from segue.cli.task.records import json_value
-from segue.errors import TaskCancelled, TaskFailed
+from segue.errors import InvalidArgument, TaskCancelled, TaskFailed
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.tasks.records import TaskRecord
@@ -173,7 +173,7 @@ def _by_store(url: str, call: _Call, wait: float | None, *, as_json: bool) -> No
     import msgspec
 
     from segue.tasks.desk import Desk
-    from segue.tasks.envelope import Envelope, write_envelope
+    from segue.tasks.envelope import Envelope, read_envelope, write_envelope
     from segue.tasks.results import Watch, wait_until
     from segue.tasks.rules import PRIORITY_DEFAULT, QUEUE_DEFAULT
 
@@ -185,10 +185,17 @@ def _by_store(url: str, call: _Call, wait: float | None, *, as_json: bool) -> No
             watch.close()
 
     _check_name(call.task)
+    envelope = write_envelope(Envelope(call.task, msgspec.Raw(call.arguments)))
+    try:
+        read_envelope(envelope)
+    except InvalidArgument as error:  # Such as NaN, which is no JSON to everybody.
+        raise typer.BadParameter(
+            f"no worker could read them: {error.__cause__}", param_hint="ARGUMENTS"
+        ) from error
     with opened_desk(url) as desk:
         queue = desk.store.queue(call.queue or QUEUE_DEFAULT)
         message_id = queue.push(
-            write_envelope(Envelope(call.task, msgspec.Raw(call.arguments))),
+            envelope,
             priority=PRIORITY_DEFAULT if call.priority is None else call.priority,
             delay=call.delay if call.at is None else _seconds_until(call.at),
             # As a task names them: those of two tasks are not the same.

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from segue.spark.jobs.running import spark_directory, spark_errors
 from segue.spark.places import absolute, open_place, require_directory
 from segue.stores.file.store import FileStore
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.spark.places import AnyStore

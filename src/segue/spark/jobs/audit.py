@@ -7,7 +7,7 @@ keys whose times go backwards. Nothing is ever changed.
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -33,6 +33,7 @@ from segue.spark.schema import arrow_schema
 from segue.stores.file.store import LOCKS, QUEUES, RINGS, TOPICS
 from segue.stores.file.topics.manifest import FILENAME, read_manifest
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -17,6 +16,7 @@ from segue.stores.file.portrait import LogPortrait, portrait_of
 from segue.stores.file.store import FileStore
 from segue.stores.http.address import is_http
 from segue.stores.topic_contract import Topic
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.spark.places import AnyStore

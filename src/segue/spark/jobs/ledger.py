@@ -5,7 +5,6 @@ a stretch are taken apart at once, without a look at any of them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +23,7 @@ from segue.spark.schema import arrow_schema
 from segue.spark.strands import Label, Strand
 from segue.stores.column_pieces import BATCH_ROWS_MAX, pieces
 from segue.stores.file.store import QUEUES
+from segue.values import dataclass
 
 POPPED: Final = 3
 RETURNED: Final = 4

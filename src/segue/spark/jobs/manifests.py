@@ -14,7 +14,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -25,6 +24,7 @@ from segue.log.disk import Disk, storage_errors
 from segue.spark.jobs.running import spark_files
 from segue.stores.file.claims import claim
 from segue.stores.file.documents import number, read_document, write_document
+from segue.values import dataclass
 
 FORMAT: Final = 1
 DIRECTORY: Final = "_segue"

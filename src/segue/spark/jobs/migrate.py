@@ -12,7 +12,6 @@ memory of a task, and the file must be where all of them can read it, uncompress
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -45,6 +44,7 @@ from segue.stores.migration import (
     parse_state,
 )
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

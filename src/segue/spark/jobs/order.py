@@ -1,7 +1,7 @@
 """What no segment shows alone: a producer's record that is there twice, keys out of order."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from segue.spark.schema import arrow_schema
 from segue.spark.strands import Strand, opened_shelf
 from segue.stores.column_pieces import pieces
 from segue.stores.topic_columns import Parts, lengths_in
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,6 +21,7 @@ from segue.spark.sink.rows import COLUMNS
 from segue.spark.sink.writers import committer
 from segue.stores.file.writes import WriteId
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 FileFormat = Literal["parquet", "json", "csv"]
 _FORMATS: Final[Mapping[str, FileFormat]] = {

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -27,6 +26,7 @@ from segue.spark.jobs.triage import pattern_of
 from segue.spark.places import require_directory
 from segue.spark.reading import read_task
 from segue.stores.opening import directory_of, open_directory
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

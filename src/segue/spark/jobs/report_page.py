@@ -4,10 +4,11 @@ Pure: values come in, text goes out. Whatever comes in is escaped here and nowhe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
+
+from segue.values import dataclass
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28

@@ -8,7 +8,7 @@ parses the items finds out whether they are JSON.
 
 import json
 import mmap
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segue.stores.migration import UnknownState
+from segue.values import dataclass
 
 BLOCK_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 4 << 20

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.store import HttpStore
 from segue.stores.http.wire.bulk import PortraitJson, StrandJson
 from segue.stores.opening import open_http
+from segue.values import dataclass
 
 
 def open_http_shelf(options: ReadOptions, wanted: Wanted, *, is_stream: bool) -> Shelf:

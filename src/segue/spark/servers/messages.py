@@ -1,7 +1,6 @@
 """Pages of messages from a server as Arrow batches of the columns that are asked for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +9,7 @@ from segue.log.columns import Columns
 from segue.spark.decoding import Wanted, message_headers, message_ids, moments
 from segue.stores.message_columns import MessageColumns
 from segue.stores.message_pages import MessagePage, batch_of, columns_of_batch
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from segue.delivery.events import ASIDE
@@ -18,6 +18,7 @@ from segue.stores.redis.store import RedisStore
 from segue.stores.redis.table_places import Places, entries_of, extents_of, lanes_of, letters_of
 from segue.stores.redis.tables import QueueTable
 from segue.stores.redis.topics.partition import Partition, Survey
+from segue.values import dataclass
 
 
 def open_redis_shelf(options: ReadOptions, wanted: Wanted) -> Shelf:

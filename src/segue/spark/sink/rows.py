@@ -1,7 +1,6 @@
 """Rows as records of a topic or messages of a queue, a batch at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -37,6 +36,7 @@ from segue.errors import InvalidArgument
 from segue.log.staging import Batch
 from segue.stores.arguments import duration_us
 from segue.stores.file.writes import KEYED
+from segue.values import dataclass
 
 _Ints = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,6 +32,7 @@ from segue.stores.redis.staging import (
     by_number,
     parted,
 )
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ or aborted, or with a commit a week later.
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,7 @@ from segue.stores.file import writes
 from segue.stores.file.adopting import marked_first
 from segue.stores.file.writes import KEYED, StagedFile, WriteId
 from segue.stores.opening import directory_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -23,6 +22,7 @@ from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.http.address import is_http
 from segue.stores.opening import directory_of, open_directory
 from segue.stores.redis.address import is_redis
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

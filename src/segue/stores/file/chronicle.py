@@ -4,7 +4,7 @@ A turn is taken only to see how the message stands. What the ledger says up to t
 of it, so that nobody waits for that.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from segue.delivery.events import ASIDE
@@ -35,6 +35,7 @@ from segue.stores.file.letter_search import moved_record
 from segue.stores.file.story import Checkpoint, Story, first_checkpoint
 from segue.stores.file.traces import GROUPED, KIND_MASK, METERED, PASSED, Traces, traces_of
 from segue.stores.message_ids import key_of, message_id
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

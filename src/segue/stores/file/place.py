@@ -1,6 +1,5 @@
 """Where a store's things lie, and how their logs are opened."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from segue.clock import Clock, Ticks
@@ -15,6 +14,7 @@ from segue.log.options import (
     sync_from,
 )
 from segue.log.wake import Bell
+from segue.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

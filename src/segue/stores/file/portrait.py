@@ -7,7 +7,7 @@ state of a million messages is found by a few bisections.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from segue.delivery.message import Key
 from segue.errors import Damage, OffsetTrimmed
 from segue.log import Log
 from segue.stores.message_columns import MessageColumns
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

@@ -6,7 +6,7 @@ queue or ring that cannot be opened its segments are told all the same, but not 
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from segue.stores.file.ring_core import RingCore
 from segue.stores.file.ring_opening import ENTRIES, LEDGER
 from segue.stores.file.segment_pins import QueueFacts, RingFacts, pins_in_lane, pins_in_ring
 from segue.stores.file.topics.looking import DirectoryTopicLooks
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ A lane and a ring are deleted from their front on: what holds one segment holds 
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
@@ -15,6 +14,7 @@ from segue.delivery.message import Key
 from segue.delivery.rules import QueueRules
 from segue.log.inventory import SegmentInfo
 from segue.stores.topic_looks import and_others
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.file.core import QueueCore

@@ -1,7 +1,7 @@
 """What happened to one message, told from its events in their order. Pure: no ledger, no clock."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from segue.delivery import events
@@ -9,6 +9,7 @@ from segue.delivery.events import ASIDE, Cause, How, Run, Take
 from segue.delivery.message import Key, Prefix
 from segue.stores.contract import Happening, TimelineEvent
 from segue.stores.file.traces import Trace
+from segue.values import dataclass
 
 _SETTLED_AS: Final[dict[int, Happening]] = {
     How.ACKED: "acked",

@@ -9,7 +9,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, Protocol
 
 from segue.delivery.events import ASIDE, CHECKPOINT, Event, decode
@@ -20,6 +20,7 @@ from segue.log.cursor import Cursor
 from segue.log.layout import BATCH_ITEMS_MAX, Offset
 from segue.log.record import Record
 from segue.log.segment import SegmentView
+from segue.values import dataclass
 
 FEW_EVENTS: Final = 20_000
 """So many are looked at one by one sooner than NumPy is loaded."""

@@ -19,7 +19,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -38,6 +37,7 @@ from segue.stores.file.claims import locked
 from segue.stores.file.documents import number, read_document, write_document
 from segue.stores.file.store import FileStore
 from segue.stores.file.topics.adopting import adopt_staged
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

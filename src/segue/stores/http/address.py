@@ -1,10 +1,11 @@
 """What a URL of a Segue server means: `http(s)://host:port/?option=value`."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from segue.errors import InvalidArgument
+from segue.values import dataclass
 
 SCHEMES: Final = ("http", "https")
 PORT_DEFAULT: Final = 8000

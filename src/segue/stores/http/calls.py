@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -39,6 +38,7 @@ from segue.stores.http.problems import NOT_BEGUN, code_of, error_of
 from segue.stores.http.sense import making_sense, nonsense
 from segue.stores.http.wire.about import PREFIX
 from segue.tracing import headers_of_span
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

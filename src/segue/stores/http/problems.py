@@ -7,13 +7,13 @@ its words travels under the same names, so that a client raises what the server'
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple, cast
 
 from segue import errors
 from segue.errors import SegueError
+from segue.values import dataclass
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:segue:problem:"

@@ -1,12 +1,13 @@
 """What the URL of a Redis store says, checked before anything is connected."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from segue.errors import InvalidArgument
 from segue.log.layout import checked_name
+from segue.values import dataclass
 
 Kind = Literal["single", "unix", "cluster", "sentinel"]
 

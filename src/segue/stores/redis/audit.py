@@ -7,7 +7,7 @@ somebody uses meanwhile means nothing.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
 from segue.delivery.events import ASIDE, Cause
@@ -28,6 +28,7 @@ from segue.stores.redis.items import (
     letter_of,
 )
 from segue.stores.redis.keys import names_key
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.calls import Word

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 
 import redis
@@ -33,6 +32,7 @@ from segue.stores.forking import in_every_child
 from segue.stores.redis.address import Address
 from segue.stores.redis.libraries import Library
 from segue.stores.redis.servers import NETWORK_ERRORS, Connection, Node, Servers
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ What comes back from the server is looked at before it is believed: anybody may 
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from segue.delivery.events import ASIDE, Cause
@@ -32,6 +31,7 @@ from segue.stores.arguments import duration_us
 from segue.stores.contract import Item
 from segue.stores.deduplication import DIGEST_BYTES, digest_of
 from segue.stores.message_ids import message_id
+from segue.values import dataclass
 
 ITEM_BYTES_MAX: Final = 8 * 1024 * 1024 - 4096
 """The largest message, about that of a directory's. The server does nothing else meanwhile."""

@@ -5,7 +5,6 @@ server at the same time; each loads its own where it is missing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -13,6 +12,7 @@ from typing import Final
 
 from segue.delivery.rules import QueueRules
 from segue.stores.portions import PORTION_BYTES_MAX
+from segue.values import dataclass
 
 COMMON: Final = "common"
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,7 +1,6 @@
 """One ring on the server: its functions, what they answer, and what their refusals mean."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from segue.delivery.ring import RingShape
@@ -14,6 +13,7 @@ from segue.stores.redis.calls import Refusal, Word
 from segue.stores.redis.libraries import library
 from segue.stores.redis.waiting import Patience
 from segue.stores.ring_arguments import GROUPS_MAX
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore

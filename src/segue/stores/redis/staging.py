@@ -6,7 +6,6 @@ their names. What nobody adopts is gone after a while.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from segue.stores.redis.topics.core import CHANGES_MAX, TopicCore
 from segue.stores.redis.topics.partition import Batch as Sent
 from segue.stores.redis.topics.room import room_by
 from segue.stores.topic_manifest import Manifest
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.calls import Answer, Word

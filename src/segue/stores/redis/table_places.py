@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +10,7 @@ from segue.log.horizon import Extent
 from segue.log.layout import Offset
 from segue.log.record import microseconds
 from segue.stores.redis.tables import LaneSize, QueueTable, RingTable, Row
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.store import RedisStore

@@ -6,7 +6,6 @@ there, whatever becomes of it: whoever reads each place once has each message on
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segue.delivery.events import ASIDE, Cause
@@ -21,6 +20,7 @@ from segue.stores.redis.items import (
 )
 from segue.stores.redis.libraries import library
 from segue.stores.redis.topics.answers import bytes_of, number_of, numbers_of, words_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.redis.calls import Word

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -19,6 +18,7 @@ import msgspec
 from segue.errors import AppNotFound
 from segue.tasks.worker.runs import Outcome, Run
 from segue.tasks.worker.slots import Slot, SlotCrew
+from segue.values import dataclass
 
 START_SECONDS: Final = 60.0
 """How long a process may take to import the App."""

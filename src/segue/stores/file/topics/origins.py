@@ -7,7 +7,7 @@ up to date before anything is deleted, and whenever a producer looks the partiti
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.stores.file.claims import locked
 from segue.stores.file.documents import number, read_document, write_document
+from segue.values import dataclass
 
 FILENAME: Final = "origins.json"
 LOCK: Final = "origins.lock"

@@ -6,7 +6,6 @@ when we poll again: see `segue.server.members`.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,6 +26,7 @@ from segue.stores.http.wire.topics import (
 )
 from segue.stores.topic_contract import OnRebalance
 from segue.stores.topic_reading import check_offsets
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.stores.http.store import HttpStore

@@ -13,7 +13,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from segue.delivery.group import GroupState
@@ -27,6 +26,7 @@ from segue.stores.redis.topics.waiting import NO_WAIT, Wait
 from segue.stores.topic_contract import GroupInfo, Lag, MemberInfo, OnRebalance, Start
 from segue.stores.topic_manifest import group_mark
 from segue.stores.topic_reading import check_start, start_in
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from segue.delivery.topic_rules import TopicRules
@@ -18,6 +17,7 @@ from segue.stores.redis.topics.partition import Facts, Partition, Survey
 from segue.stores.redis.topics.stretch import REMOVED, Stretch, pack_batch, pack_slot
 from segue.stores.topic_compaction import Compaction
 from segue.stores.topic_contract import CleanReport, CompactReport
+from segue.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +29,7 @@ from segue.stores.redis.topics.answers import (
 from segue.stores.redis.topics.room import Room
 from segue.stores.redis.topics.stretch import SLOT_BYTES, Stretch, stretch_from
 from segue.stores.topic_reading import OneStart
+from segue.values import dataclass
 
 KIND: Final = "partition"
 _FACTS = struct.Struct(">7Q")

@@ -1,6 +1,5 @@
 """How much a segment on the server takes: as much as a segment of a file by the same rules."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +10,7 @@ from segue.log.layout import (
     payloads_position,
 )
 from segue.log.options import microseconds_from
+from segue.values import dataclass
 
 ROLL_BYTES_DEFAULT: Final = 1 << 20
 """When a segment is closed if no rule says so: small enough to be rewritten in one call."""

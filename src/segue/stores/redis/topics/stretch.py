@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from segue.errors import CorruptSegment
 from segue.log.layout import Offset
 from segue.log.record import Record
 from segue.stores.redis.topics.answers import bytes_of, number_of
+from segue.values import dataclass
 
 if TYPE_CHECKING:
     from segue.log.columns import Columns
