@@ -15,6 +15,7 @@ import pytest
 
 import segue
 from segue.cli.exits import ExitCode
+from segue.cli.supervision import keep_while_running
 from tests.crash.stopping import stop
 from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, ask, pipe
 
@@ -186,6 +187,26 @@ def test_a_lost_lock_ends_the_command(tmp_path: Path, script: str, grace: str) -
     assert err.count(b"\n") == 1
     assert not is_alive(pid)
     assert ask("lock", "show", tmp_path, "job").fields[3] == ["token", str(other.token)]
+
+
+def test_a_command_never_outlives_who_keeps_its_lock(tmp_path: Path) -> None:
+    """Also where it is no loss that ends the keeping, as when nobody reads our warnings."""
+    note = tmp_path / "pid"
+
+    def renew() -> None:
+        if note.exists() and note.read_text():
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        keep_while_running(
+            ["sh", "-c", f"echo $$ > {note}; exec sleep 60"],
+            {},
+            renew=renew,
+            every_seconds=0.01,
+            grace_seconds=PATIENCE_SECONDS,
+        )
+
+    assert not is_alive(int(note.read_text()))
 
 
 def test_a_lost_lock_ends_what_the_command_started(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+import segue
 from segue.cli.exits import ExitCode
 from segue.cli.output import Json
 from segue.tasks import Worker
@@ -239,6 +240,25 @@ def test_ls_lists_what_fits(shop: str) -> None:
     assert ids("--limit", "2") == [later, bad]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"a": NaN}',
+        b"[Infinity]",
+        b'["\\ud800"]',
+        '["\u00e9"]'.encode("utf-16"),
+        b"\xef\xbb\xbf[1]",
+    ],
+)
+def test_arguments_that_no_worker_could_read_are_not_queued(shop: str, arguments: bytes) -> None:
+    """Python reads more than JSON: what was queued would be no task, and nobody would ever know."""
+    answer = ask("task", "enqueue", "data", "add", "-", stdin=arguments)
+
+    assert (answer.code, answer.lines) == (ExitCode.USAGE, [])
+    assert "no worker could read them" in answer.err
+    assert [row[0] for row in done("queue", "ls", "data").fields] == ["elsewhere"]
+
+
 def test_ls_has_fields_for_a_pipe_and_objects_for_programs(shop: str) -> None:
     """One line or object for each task."""
     enqueue("data", "fail", '["x"]')
@@ -250,6 +270,20 @@ def test_ls_has_fields_for_a_pipe_and_objects_for_programs(shop: str) -> None:
     assert error == "ValueError: no good: x"
     assert (found["id"], found["args"]) == (task_id, ["x"])
     assert str(found["traceback"]).startswith("Traceback")
+
+
+def test_times_that_no_calendar_has_are_shown_as_they_are(shop: str) -> None:
+    """Anybody may append to the topic of tasks: one odd event must not hide all the others."""
+    far_us = 1 << 61
+    event: dict[str, Json] = {"id": "default/2-7", "happened": "completed", "task": "odd"}
+    event |= dict.fromkeys(("at_us", "pushed_us", "expires_us"), far_us)
+    with segue.open("data", sync="os") as store:
+        store.topic("segue.tasks").append(json.dumps(event).encode(), key=b"default/2-7")
+
+    assert done("task", "ls", "data").fields[0][4] == str(far_us)
+    assert done("task", "ls", "data", "--json").json["updated"] == str(far_us)
+    assert record("default/2-7")["pushed"] == str(far_us)
+    assert str(far_us) in on_a_terminal("task", "show", "data", "default/2-7")
 
 
 def test_a_state_that_is_none_is_refused(shop: str) -> None:

@@ -143,6 +143,7 @@ def test_tokens_added_at_once_are_all_kept(tmp_path: Path) -> None:
         ("x", ["read"], [], None),
         ("x", ["read"], ["a b"], None),
         ("x", ["read"], ["*"], 5),
+        ("x", ["read"], ["*"], 1 << 60),
     ],
 )
 def test_a_token_that_makes_no_sense_is_not_made(

@@ -133,7 +133,6 @@ def run(
                 {"SEGUE_LOCK_NAME": name, "SEGUE_LOCK_TOKEN": str(held.token)},
                 renew=lambda: _renew(held, as_json=as_json),
                 every_seconds=ttl / RENEWALS_PER_TTL,
-                lost=LockLost,
                 grace_seconds=grace,
             )
         except LockLost:

@@ -85,12 +85,11 @@ def keep_while_running(
     *,
     renew: Callable[[], None],
     every_seconds: float,
-    lost: type[Exception],
     grace_seconds: float,
 ) -> int:
     """Run a command, renewing what it depends on meanwhile, and return its exit code.
 
-    Raises `lost` as `renew` does, once the command has been stopped; OSError if it cannot start.
+    Raises what `renew` raises, once the command has been stopped; OSError if it cannot start.
     """
     sys.stdout.flush()
     with _signals() as receive:
@@ -100,7 +99,7 @@ def keep_while_running(
         while not command.wait(max(0.0, due - time.monotonic())):
             try:
                 renew()
-            except lost:
+            except BaseException:  # Whatever it is: without us nobody keeps it alive.
                 command.stop(grace_seconds=grace_seconds)
                 raise
             due = time.monotonic() + every_seconds

@@ -10,15 +10,21 @@ _TIME_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def iso_time(time_us: int) -> str:
-    """Return a time in UTC, to the microsecond."""
-    moment = _EPOCH + timedelta(microseconds=time_us)
+    """Return a time in UTC, to the microsecond; if no calendar has it, its microseconds."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return str(time_us)
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def human_time(time_us: int) -> str:
-    """Return a time in the local time zone, to the second."""
-    moment = _EPOCH + timedelta(microseconds=time_us)
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Return a time in the local time zone, to the second; if no calendar has it, as it is."""
+    try:
+        moment = (_EPOCH + timedelta(microseconds=time_us)).astimezone()
+    except (OverflowError, ValueError):
+        return str(time_us)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def human_size(size_bytes: float) -> str:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from segue.delivery.topic_record import MOMENT_US_MAX
 from segue.errors import InvalidArgument, UnsupportedFormat
 from segue.log.disk import Disk, storage_errors
 
@@ -79,8 +80,8 @@ def make_token(
     for pattern in names:
         if _PATTERN.fullmatch(pattern) is None:
             raise InvalidArgument(f"{pattern!r} is no pattern of names, such as mail or mail.*")
-    if expires_us is not None and expires_us <= now_us:
-        raise InvalidArgument("a token that is over already")
+    if expires_us is not None and not now_us < expires_us <= MOMENT_US_MAX:
+        raise InvalidArgument("a token is over some time from now, before the year 10000")
     id_, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     token = Token(
         id=id_,

@@ -1,8 +1,5 @@
 """`segue task ls` and `show`: which tasks there are, and all that is known of one."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,18 +13,13 @@ from segue.cli.store_arguments import StoreArgument
 from segue.cli.task.arguments import ErrorOption, QueueOption, TaskOption, opened_desk
 from segue.cli.task.records import COLUMNS, json_value, record_facts, record_json, record_row
 from segue.cli.text import iso_time
-from segue.errors import OffsetOutOfRange, TopicNotFound
 
 if TYPE_CHECKING:
-    from segue.tasks.desk import Desk
     from segue.tasks.events import TaskEvent
-    from segue.tasks.records import TaskRecord
     from segue.tasks.states import State
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 100_000
-TIMELINE_MAX: Final = 1_000
-"""How many events of a task are shown: the first ones."""
 
 
 def ls(
@@ -99,8 +91,8 @@ def show(
 ) -> None:
     """Show all that is known of a task, and what happened to it.
 
-    Exit code 3 says that nothing is known of it: there never was one, or its record has outlived
-    its time.
+    Of many events the first and the last are shown, of its progress the last. Exit code 3 says that
+    nothing is known of it: there never was one, or its record has outlived its time.
 
     \b
     Example:
@@ -108,7 +100,7 @@ def show(
     """
     with opened_desk(url) as desk:
         record = desk.record(task_id)
-        events = list(islice(_events(desk, record), TIMELINE_MAX))
+        events, _ = desk.events(task_id)
     if as_json:
         timeline: list[Json] = [_event_json(event) for event in events]
         show_json({**record_json(record), "timeline": timeline})
@@ -154,22 +146,6 @@ def states_from(words: list[str] | None) -> list["State"]:
                 f"{word!r} is none of {', '.join(known)}", param_hint="--state"
             )
     return [known[word] for word in words or ()]
-
-
-def _events(desk: "Desk", record: "TaskRecord") -> Iterator["TaskEvent"]:
-    """Yield what is still known to have happened to a task, in its order."""
-    from segue.tasks.events import read_event
-
-    key = record.id.encode()
-    since = datetime.fromtimestamp(record.pushed_us / 1_000_000, UTC)
-    try:
-        for each in desk.log.topic.records(since):
-            # By the key first: to decode all events takes ten times as long.
-            event = read_event(each.value) if each.key == key else None
-            if event is not None:
-                yield event
-    except (TopicNotFound, OffsetOutOfRange):
-        return  # No worker has ever said anything, or it is being removed while we read.
 
 
 def _event_json(event: "TaskEvent") -> dict[str, Json]:

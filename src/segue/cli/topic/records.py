@@ -16,7 +16,7 @@ import typer
 from segue.cli.output import Json
 from segue.cli.payloads import NEWLINE, NUL, bytes_json, bytes_output, json_line
 from segue.cli.text import iso_time
-from segue.delivery.topic_record import TopicRecord
+from segue.delivery.topic_record import MOMENT_US_MAX, MOMENT_US_MIN, TopicRecord
 
 VALUE: Final = "value"
 RAW: Final = "raw"
@@ -93,10 +93,8 @@ def record_json(record: TopicRecord) -> dict[str, Json]:
 
 
 def _timestamp(time_us: int) -> str | int:
-    try:
-        return iso_time(time_us)
-    except OverflowError:
-        return time_us  # Beyond what a calendar can show; 'append' takes it back as it is.
+    # Beyond what a calendar can show it is a number: 'append' takes that back as it is.
+    return iso_time(time_us) if MOMENT_US_MIN <= time_us <= MOMENT_US_MAX else time_us
 
 
 def _template(text: str, topic: str) -> Encode:
