@@ -15,6 +15,7 @@ from segue.cli.append import append
 from segue.cli.bench import bench
 from segue.cli.cat import cat
 from segue.cli.dash import dash
+from segue.cli.doctor.command import doctor
 from segue.cli.exits import MEANINGS, ExitCode, exit_code_of
 from segue.cli.info import info
 from segue.cli.ls import ls
@@ -80,6 +81,7 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
     app.command()(top)
     app.command()(serve)
     app.command()(dash)
+    app.command()(doctor)
     for name, purpose in _GROUPS.items():
         group = _make_group()
         group.callback(help=purpose)(_nothing)

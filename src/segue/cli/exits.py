@@ -47,6 +47,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     DAMAGE_FOUND = 1
+    CHECK_FAILED = 1
     USAGE = 2
     NOT_FOUND = 3
     LOCKED = 4
@@ -70,7 +71,9 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final = {
     ExitCode.OK: "done",
-    ExitCode.DAMAGE_FOUND: "verify or repair found damage that is still there",
+    ExitCode.DAMAGE_FOUND: (
+        "verify or repair found damage that is still there, or doctor something that fails"
+    ),
     ExitCode.USAGE: "a wrong argument, or something that can never fit",
     ExitCode.NOT_FOUND: "no such log, store, queue, ring, topic, task, App, file or offset",
     ExitCode.LOCKED: "another process is at it: log, producer or group; or all leases are out",

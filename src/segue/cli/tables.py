@@ -14,7 +14,13 @@ from segue.cli.output import NOTHING, Column, Facts, Kind, Rows, Section, Value
 from segue.cli.text import human_seconds, human_size, human_time, visible
 
 _RIGHT: Final = (Kind.COUNT, Kind.SIZE, Kind.SECONDS)
-_STYLES: Final = {"intact": "green", "damaged": "bold red"}
+_STYLES: Final = {
+    "intact": "green",
+    "damaged": "bold red",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+}
 
 
 def show_tables(sections: Sequence[Section]) -> None:
