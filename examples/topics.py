@@ -1,4 +1,4 @@
-"""Topics: a reader, a group, a producer that never duplicates, two who share, and compaction."""
+"""Topics: a reader, a group, a producer that never duplicates, and compaction."""
 
 import segue
 
@@ -24,20 +24,6 @@ def append_once(lines: list[str]) -> int:
         return sum(place is not None for place in producer.append_many(events, first_sequence=0))
 
 
-def share() -> None:
-    """Two members share the partitions; when one leaves, the other has all of them."""
-    with segue.open("data") as store:
-        group = store.topic("orders").group("shipping")
-        with group.join(owner="ann") as ann:
-            print("ann alone has", list(ann.assignment))
-            with group.join(owner="ben") as ben:
-                ann.poll()  # gives up what ben should have
-                ben.poll()  # takes it
-                print("ann has", list(ann.assignment), "and ben", list(ben.assignment))
-            ann.poll()
-            print("ann has", list(ann.assignment), "again")
-
-
 def keep_the_newest() -> None:
     """Compaction keeps of every key its newest record, and offsets as they are."""
     with segue.open("data") as store:
@@ -53,5 +39,4 @@ def keep_the_newest() -> None:
 
 lines = [f"customer {number % 3}: order {number}" for number in range(9)]
 print("appended", append_once(lines), "then", append_once(lines))
-share()
 keep_the_newest()

@@ -18,16 +18,10 @@ RUN_ALL: Final = (
     "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')\n"
 )
 PRINTED: Final = """\
-first run
-  clean has taken 3
-  parquet has taken 2
-second run, from the checkpoints
-  clean has taken 2
-  parquet has taken 1
-ada apples 3.5
-ada figs 6.0
-bob pears 4.0
-clean holds 3 orders
+first try: 40 orders in 1 batches, failed: a price is no number
+mended:    60 orders in 2 batches, done
+later:     50 orders in 2 batches, done
+150 rows of 150 orders; without a price: [60]
 hour b'00:00' b'{"start":"2026-01-31T00:00:00.000Z","amount":75.0}'
 hour b'01:00' b'{"start":"2026-01-31T01:00:00.000Z","amount":20.0}'
 greet ada at order b'3'
@@ -60,8 +54,8 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def test_the_streams_print_each_row_once(tmp_path: Path) -> None:
-    """Cleaned and kept across a restart; sums of closed hours; a rule that remembers."""
-    paths = [str(EXAMPLES / name) for name in ("spark_stream.py", "spark_windows.py")]
+    """To Parquet across a failure; sums of closed hours; a rule that remembers."""
+    paths = [str(EXAMPLES / name) for name in ("spark_to_parquet.py", "spark_windows.py")]
 
     assert run(sys.executable, "-c", RUN_ALL, *paths, cwd=tmp_path) == PRINTED
 
