@@ -52,7 +52,8 @@ def test_reserved_space_takes_the_batch_it_is_for(directory: Path) -> None:
     """In a new segment, if the active one has no room for it."""
     with small_log(directory, segment_items=4, sync="os") as log:
         log.append_many([b"a", b"b", b"c"])
-        log.writer.reserve(2, 2)
+        with log.writer.reserved([(2, 2)]):
+            pass
 
         assert log.append_many([b"d", b"e"]) == 3
         assert [info.count for info in log.segments()] == [3, 2]

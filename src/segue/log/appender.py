@@ -6,7 +6,8 @@ modes it is published at once.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from segue.log.payloads import (
     checked_payload,
     checked_whole,
 )
-from segue.log.tail import Tail
+from segue.log.tail import Tail, space_beside
 
 if TYPE_CHECKING:
     from segue.log.staging import Batch
@@ -379,17 +380,24 @@ class Appender(ActiveSegment):
             if self._awaited[WAITING]:
                 self.bell.ring()
 
-    def reserve(self, count: int, size_bytes: int) -> None:
-        """Have space for a batch, so that appending it next finds no full disk.
+    @contextmanager
+    def reserved(self, batches: Sequence[tuple[int, int]]) -> Iterator[None]:
+        """Have space for batches, so that appending them next finds no full disk.
 
-        Raises StorageFull, and nothing has changed. Others may use it up before.
+        Each is so many records, and so many bytes. Raises StorageFull, and nothing has changed.
+        For the length of the block it is kept from who reserves elsewhere; after it others may use
+        it up before.
         """
+        (count, size_bytes), *later = batches
         with self.locked():
             try:
                 if not self._tail.reserve(count, size_bytes):
                     self._make_room(count, size_bytes).reserve(count, size_bytes)
             except StorageFailed as error:
                 raise self._stop(error) from error.__cause__
+            header = self._next_header()
+        with space_beside(self._directory, header, later, self._disk):
+            yield
 
     @property
     def batch_items_max(self) -> int:

@@ -6,11 +6,13 @@ zeros, a little at first, so a full disk is an error before the record and never
 """
 
 import contextlib
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from segue.log import slots
+from segue.log.catalog import NEW_SUFFIX
 from segue.log.checksum import crc32_bulk, crc32_short
 from segue.log.commit_queue import Request
 from segue.log.disk import Disk, storage_errors, storage_failed
@@ -285,6 +287,51 @@ class Tail(HotTail):
             self._disk.close(fd)
 
 
+def _space_of(header: SegmentHeader, batches: Sequence[tuple[int, int]]) -> int:
+    """Return how many bytes of new segments batches take up, with what is written ahead."""
+    filled: list[tuple[int, int]] = []
+    items, size_bytes = header.items_max, 0
+    for count, batch_bytes in batches:
+        items, size_bytes = items + count, size_bytes + batch_bytes
+        if items > header.items_max or size_bytes > header.payload_bytes_max:
+            items, size_bytes = count, batch_bytes
+            filled.append((0, 0))
+        filled[-1] = items, size_bytes
+    return sum(
+        min(header.bytes_max, slots.slot_position(items) + size_bytes + 2 * AHEAD_BYTES_MAX)
+        for items, size_bytes in filled
+    )
+
+
+@contextlib.contextmanager
+def space_beside(
+    directory: Path, header: SegmentHeader, batches: Sequence[tuple[int, int]], disk: Disk
+) -> Iterator[None]:
+    """Keep as much of the disk as batches take up in new segments like `header`.
+
+    It is free again after the block. Raises StorageFull.
+    """
+    left_bytes = _space_of(header, batches)
+    if not left_bytes:
+        yield
+        return
+    # By a name that recovery clears away, should we be killed.
+    path = directory / f"{segment_filename(header.id)}.{secrets.token_hex(8)}{NEW_SUFFIX}"
+    try:
+        with storage_errors(f"making room in {directory}"):
+            fd = disk.open_to_write(path, create=True)
+            try:
+                for position in range(0, left_bytes, AHEAD_BYTES_MAX):
+                    piece = memoryview(_ZEROS)[: left_bytes - position]
+                    disk.write_at(fd, piece, position)
+            finally:
+                disk.close(fd)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            disk.unlink(path)
+
+
 def create_segment(
     directory: Path,
     header: SegmentHeader,
@@ -300,7 +347,7 @@ def create_segment(
     believes it. Several that belong together must be. `adopt_segment` gives it its name. Until
     then a full disk has changed nothing.
     """
-    path = directory / f"{segment_filename(header.id)}.new"
+    path = directory / f"{segment_filename(header.id)}{NEW_SUFFIX}"
     with storage_errors(f"creating {path}"):
         fd = disk.open_to_write(path, create=True)
         try:

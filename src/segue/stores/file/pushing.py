@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, cast
 
 from segue.delivery import events
@@ -137,20 +138,16 @@ class Pusher:
 
     def append(self, letters: list[Letter]) -> None:
         """Append what may be appended at any time."""
-        batches: list[tuple[int, Log, list[Letter]]] = []
+        batches: list[tuple[int, Log, list[list[Letter]]]] = []
         for lane, group in by_lane(letters).items():
             log = self._core.lanes.open(lane).log
-            writer = log.writer
-            batches += [
-                (lane, log, batch)
-                for batch in _batches(group, writer.batch_items_max, writer.payload_bytes_max)
-            ]
-        if len(batches) > 1:
-            # A full disk must be found before the first of them is written, not after.
-            for _, log, batch in batches:
-                log.writer.reserve(len(batch), sum(len(letter.payload) for letter in batch))
-        for lane, log, batch in batches:
-            self._append_batch(lane, log, batch)
+            most = log.writer.batch_items_max, log.writer.payload_bytes_max
+            batches.append((lane, log, list(_batches(group, *most))))
+        if len(letters) > 1:
+            _require_space(batches)
+        for lane, log, parts in batches:
+            for batch in parts:
+                self._append_batch(lane, log, batch)
 
     def _append_batch(self, lane: int, log: Log, group: list[Letter]) -> None:
         if len(group) == 1:
@@ -279,6 +276,16 @@ class Pusher:
             raise QueueFull(queue=core.name, capacity=rules.capacity or 0)
         waits = [seconds for seconds in (left, pause) if seconds is not None]
         core.wait_for_news(seen, min(waits, default=None))
+
+
+def _require_space(batches: list[tuple[int, Log, list[list[Letter]]]]) -> None:
+    """Raise StorageFull before the first of several batches is written, and not after it."""
+    if sum(len(parts) for _, _, parts in batches) == 1:
+        return
+    with ExitStack() as held:
+        for _, log, parts in batches:
+            sizes = [(len(part), sum(len(letter.payload) for letter in part)) for part in parts]
+            held.enter_context(log.writer.reserved(sizes))
 
 
 def _batches(letters: list[Letter], items_max: int, size_bytes_max: int) -> Iterator[list[Letter]]:

@@ -1,7 +1,8 @@
 """Appending to a topic: records, each to its partition."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 from segue.delivery.topic_record import Appended
@@ -29,7 +30,7 @@ def append_one(core: TopicCore, partition: int, record: Packed) -> Appended:
 def append_each(core: TopicCore, records: Iterable[tuple[int, Packed]]) -> list[Appended]:
     """Append records, each to its partition, and return where they went, in their order.
 
-    Nothing is written if one of them can never fit.
+    Nothing is written if one of them can never fit, or if there is no space for all.
     """
     by_partition: dict[int, list[Packed]] = {}
     places: list[int] = []
@@ -39,11 +40,7 @@ def append_each(core: TopicCore, records: Iterable[tuple[int, Packed]]) -> list[
             batch = by_partition[partition] = []
         places.append(partition)
         batch.append(record)
-    for partition, batch in by_partition.items():
-        check_sizes(core.log(partition), batch)
-    if len(by_partition) > 1:
-        for partition, batch in by_partition.items():
-            reserve(core.log(partition), batch)
+    require_room(core, by_partition)
     offsets = {
         partition: iter(append_batch(core, partition, batch))
         for partition, batch in by_partition.items()
@@ -63,17 +60,23 @@ def append_batch(core: TopicCore, partition: int, batch: list[Packed]) -> list[i
     return offsets
 
 
-def check_sizes(log: Log, batch: list[Packed]) -> None:
-    """Raise RecordTooLarge if one of these records can never fit."""
-    largest, most = max(len(payload) for payload, _ in batch), log.writer.new_segment_bytes_max
-    if largest > most:
-        raise RecordTooLarge(size_bytes=largest, size_bytes_max=most)
+def require_room(core: TopicCore, batches: Mapping[int, list[Packed]]) -> None:
+    """Raise before anything is written if not all of it fits, by partition.
 
-
-def reserve(log: Log, batch: list[Packed]) -> None:
-    """Have space for a batch: a full disk is to be found before anything is written anywhere."""
-    part = next(_parts(log, batch))
-    log.writer.reserve(len(part), sum(len(payload) for payload, _ in part))
+    RecordTooLarge if a record never does, StorageFull if there is no space on the disk.
+    """
+    parts: dict[int, list[list[Packed]]] = {}
+    for partition, batch in batches.items():
+        log = core.log(partition)
+        largest, most = max(len(payload) for payload, _ in batch), log.writer.new_segment_bytes_max
+        if largest > most:
+            raise RecordTooLarge(size_bytes=largest, size_bytes_max=most)
+        parts[partition] = list(_parts(log, batch))
+    if sum(map(len, parts.values())) > 1:
+        with ExitStack() as held:
+            for partition, found in parts.items():
+                sizes = [(len(part), sum(len(payload) for payload, _ in part)) for part in found]
+                held.enter_context(core.log(partition).writer.reserved(sizes))
 
 
 def _parts(log: Log, batch: list[Packed]) -> Iterator[list[Packed]]:

@@ -26,7 +26,7 @@ from segue.errors import CorruptManifest, ProducerBusy, StoreClosed
 from segue.log.layout import checked_name
 from segue.stores.file.claims import claim
 from segue.stores.file.documents import number, read_document, write_document
-from segue.stores.file.topics.appending import append_batch, check_sizes, reserve
+from segue.stores.file.topics.appending import append_batch, require_room
 from segue.stores.file.topics.core import PRODUCERS, TopicCore
 from segue.stores.file.topics.origins import current_origins
 from segue.stores.producer_base import ProducerBase, checked_sequence
@@ -78,11 +78,10 @@ class FileProducer(ProducerBase):
             results.append(None)
             if sequence + place > self._last_in(partition):
                 batches.setdefault(partition, []).append((place, record))
-        for partition, batch in batches.items():
-            check_sizes(self._core.log(partition), [record for _, record in batch])
-        if len(batches) > 1:
-            for partition, batch in batches.items():
-                reserve(self._core.log(partition), [record for _, record in batch])
+        require_room(
+            self._core,
+            {number: [record for _, record in batch] for number, batch in batches.items()},
+        )
         highest, self._highest = self._highest, None
         for partition, batch in batches.items():
             # Not known until it is: an interrupted append is looked up before the next.
