@@ -16,7 +16,7 @@ import segue
 
 STARTING_MODULES_MAX: Final = 60
 """How many modules `import segue` may load, those of the standard library included."""
-QUEUE_MODULES_MAX: Final = 140
+QUEUE_MODULES_MAX: Final = 110
 """How many of Segue's own a process needs that pushes into a queue of a directory."""
 NOBODY_ASKED_FOR: Final = {
     "asyncio",

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import threading
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -75,7 +74,7 @@ def ttl_from(ttl: Duration) -> int:
 def checked_owner(owner: str | None) -> str:
     """Return who acquires a lock: by default host, process and thread. Raises InvalidArgument."""
     if owner is None:
-        name = f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
+        name = f"{os.uname().nodename}:{os.getpid()}:{threading.current_thread().name}"
         return name[:OWNER_CHARACTERS_MAX]
     text: object = owner  # Callers without a type checker hand in anything.
     if (

@@ -7,7 +7,6 @@ looked at first.
 
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -80,7 +79,7 @@ class QueueCore:
         self.journal = Journal(path / "ledger", place)
         self.unlock = self.journal.writer.unlock
         self.lanes = Lanes(path, place, self.journal.bell)
-        self.owner = f"{socket.gethostname()}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
+        self.owner = f"{os.uname().nodename}:{os.getpid()}".encode()[:OWNER_BYTES_MAX]
         self.delivery = Delivery(self)
         self.settling = Settling(self)
         self.upkeep = Upkeep(self)

@@ -1,20 +1,17 @@
 """A directory as a store."""
 
 import logging
-import shutil
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from segue.delivery.rules import QueueRules
 from segue.delivery.topic_rules import TopicRules
 from segue.errors import LogNotFound, StoreClosed, UnsupportedFileSystem, UnsupportedFormat
-from segue.log import Log
 from segue.log.disk import storage_errors
 from segue.log.options import Duration
 from segue.log.outlines import Outlines
@@ -25,17 +22,19 @@ from segue.stores.file.lock import FileLock
 from segue.stores.file.lock_core import OPEN_MAX, LockCore, OpenLocks, lock_exists
 from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
-from segue.stores.file.ring import FileRing
-from segue.stores.file.ring_core import RingCore
-from segue.stores.file.ring_opening import open_ring, ring_exists
-from segue.stores.file.topics.core import TopicCore, exists
-from segue.stores.file.topics.topic import FileTopic
 from segue.stores.heartbeat import Heartbeat
-from segue.stores.ring_arguments import check_request, require_shape
+
+# Rings and topics are imported when there is one: most processes use queues alone.
+if TYPE_CHECKING:
+    from segue.stores.file.ring_core import RingCore
+    from segue.stores.file.topics.core import TopicCore
+    from segue.stores.file.topics.topic import FileTopic
 
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
+_CONTENT: Final = f"format = {FORMAT}\n".encode()
+"""What a store's file says unless somebody edited it: then nothing is needed to read it."""
 FILENAME: Final = "segue.toml"
 QUEUES: Final = "queues"
 RINGS: Final = "rings"
@@ -180,6 +179,10 @@ class FileStore:
         mode: RingMode = "open_or_create",
     ) -> Ring:
         """Return the ring called `name`."""
+        from segue.stores.file.ring import FileRing
+        from segue.stores.file.ring_opening import open_ring
+        from segue.stores.ring_arguments import check_request, require_shape
+
         path = self.place.path(RINGS, name)
         check_request(capacity, entries_per_segment, mode)
         with self._turn_of(RINGS, name):
@@ -207,6 +210,8 @@ class FileStore:
 
     def rings(self) -> list[str]:
         """Return the names of the rings there are."""
+        from segue.stores.file.ring_opening import ring_exists
+
         self._require_open()
         place = self.place
         return [name for name in place.names(RINGS) if ring_exists(place.path(RINGS, name), place)]
@@ -234,20 +239,25 @@ class FileStore:
 
     def topic(
         self, name: str, *, partitions: int | None = None, rules: TopicRules | None = None
-    ) -> FileTopic:
+    ) -> "FileTopic":
         """Return the topic called `name`."""
+        from segue.stores.file.topics.core import KeptTopicCore
+        from segue.stores.file.topics.topic import FileTopic
+
         path = self.place.path(TOPICS, name)
         with self._lock:
             self._require_open()
             core = self._topics.get(name)
             if core is None:
-                core = self._topics[name] = _Topic(name, path, self.place, self._open_topics)
+                core = self._topics[name] = KeptTopicCore(name, path, self.place, self._open_topics)
         if partitions is not None or rules is not None:
             core.establish(partitions, rules)
         return FileTopic(core)
 
     def topics(self) -> list[str]:
         """Return the names of the topics there are."""
+        from segue.stores.file.topics.core import exists
+
         self._require_open()
         place = self.place
         return [name for name in place.names(TOPICS) if exists(place.path(TOPICS, name), place)]
@@ -301,18 +311,6 @@ class FileStore:
         self.close()
 
 
-class _Topic(TopicCore):
-    """A topic that stays in memory from when it has a log open: who asks for names has none."""
-
-    def __init__(self, name: str, path: Path, place: Place, opened: set[TopicCore]) -> None:
-        super().__init__(name, path, place)
-        self._opened_topics = opened
-
-    def _open(self, partition: int, rules: TopicRules) -> Log:
-        self._opened_topics.add(self)
-        return super()._open(partition, rules)
-
-
 def _check_directory(place: Place, *, create: bool) -> None:
     """Make the directory a store, or see that it is one."""
     disk, root = place.disk, place.root
@@ -327,7 +325,7 @@ def _check_directory(place: Place, *, create: bool) -> None:
             if not create:
                 raise LogNotFound(f"there is no store at {root}")
             disk.make_directory(root)
-            disk.replace_file(path, f"format = {FORMAT}\n".encode(), sync=True)
+            disk.replace_file(path, _CONTENT, sync=True)
             disk.sync_directory(root)
             return
         fd = disk.open_to_read(path)
@@ -339,6 +337,10 @@ def _check_directory(place: Place, *, create: bool) -> None:
 
 
 def _check_format(path: Path, text: bytes) -> None:
+    if text == _CONTENT:
+        return
+    import tomllib
+
     try:
         number = tomllib.loads(text.decode()).get("format")
     except (ValueError, UnicodeDecodeError) as error:
@@ -368,6 +370,8 @@ def _read_epoch(path: Path, place: Place) -> int:
 def _remove(path: Path, place: Place) -> bool:
     if not place.disk.exists(path):
         return False
+    import shutil
+
     # Renamed first: a crash half-way must not leave half a queue under its name.
     aside = path.with_name(f".{path.name}.removed")
     with storage_errors(f"removing {path}"):

@@ -324,6 +324,18 @@ class TopicCore:
                 closing.callback(logs[partition].close)
 
 
+class KeptTopicCore(TopicCore):
+    """A topic that stays in memory from when it has a log open: who asks for names has none."""
+
+    def __init__(self, name: str, path: Path, place: Place, opened: set[TopicCore]) -> None:
+        super().__init__(name, path, place)
+        self._opened_topics = opened
+
+    def _open(self, partition: int, rules: TopicRules) -> Log:
+        self._opened_topics.add(self)
+        return super()._open(partition, rules)
+
+
 def _segment_limits(rules: TopicRules) -> tuple[int | None, float | None]:
     return rules.segment_bytes, rules.segment_seconds
 

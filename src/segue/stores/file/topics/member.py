@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -65,7 +64,7 @@ class FileMember(Poller):
         self._ttl_us = ttl_us
         if owner is not None and not isinstance(owner, str):
             raise InvalidArgument(f"owner must be text: {owner!r}")
-        self._owner = (owner or f"{socket.gethostname()}:{os.getpid()}")[:OWNER_CHARACTERS_MAX]
+        self._owner = (owner or f"{os.uname().nodename}:{os.getpid()}")[:OWNER_CHARACTERS_MAX]
         self._on_assign = on_assign
         self._on_revoke = on_revoke
         self._on_lost = on_lost
