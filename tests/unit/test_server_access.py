@@ -4,6 +4,7 @@ import errno
 import json
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -598,16 +599,27 @@ def test_acts_are_kept_in_their_order_and_paged(tmp_path: Path) -> None:
         assert store.topic(AUDIT_TOPIC).rules.keep_seconds == 90 * 86_400
 
 
+@pytest.mark.parametrize("fault", ["closed", "unforeseen", "no thread"])
 def test_an_act_that_cannot_be_kept_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was done is to be found somewhere."""
-    store = open_directory(tmp_path, sync="os")
-    audit = Audit(store)
-    store.close()
+    """What was done is to be found somewhere, whatever goes wrong; who did it is answered."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
     act = Act(time_us=1, token="t", token_id="1", method="PUT", path="/x", remote="", status=200)
-    audit.note(act)
-    audit.close()
+    with open_directory(tmp_path, sync="os") as store:
+        audit = Audit(store)
+        if fault == "closed":
+            store.close()
+        elif fault == "unforeseen":
+            monkeypatch.setattr(store, "topic", fail)
+        else:
+            monkeypatch.setattr(threading.Thread, "start", fail)
+        audit.note(act)
+        monkeypatch.undo()
+        audit.close()
 
     assert "act not audited" in caplog.text
     assert "/x" in caplog.text

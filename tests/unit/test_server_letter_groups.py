@@ -1,5 +1,6 @@
 """Dead letters by what they died of: counted once each, as they come and go."""
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -80,6 +81,23 @@ def letters_of(queue: Queue) -> DeadLetters:
 
 
 # Counting --------------------------------------------------------------------------------------
+
+
+def test_without_a_thread_to_be_had_the_next_who_asks_tries_again(
+    queue: Queue, groups: LetterGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked before is told that it is not known yet."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bury(queue, "no such town")
+    with monkeypatch.context() as poor:
+        poor.setattr(threading.Thread, "start", fail)
+        early = groups.look("jobs", wait_seconds=0)
+
+    assert (early.groups, early.is_complete) == ([], False)
+    assert counts(look(groups)) == {("dead", "no such town"): 1}
 
 
 def test_letters_that_died_of_the_same_are_one_group(queue: Queue, groups: LetterGroups) -> None:

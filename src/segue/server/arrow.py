@@ -43,7 +43,7 @@ class _Pieces(io.RawIOBase):
 
 
 def require_arrow() -> None:
-    """Raise InvalidArgument where tables cannot be made."""
+    """Raise InvalidArgument where tables cannot be made. In a thread: loading it takes a while."""
     try:
         import pyarrow as pa
     except ImportError as error:

@@ -14,7 +14,6 @@ import msgspec
 
 from segue.delivery.topic_record import TopicRecord
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import SegueError
 from segue.server.access import AUDIT_TOPIC
 from segue.stores.contract import Store
 from segue.stores.http.wire.base import Answer
@@ -61,18 +60,23 @@ class Audit:
 
     def note(self, act: Act) -> None:
         """Have an act written down soon."""
+        reason: object = "too many"
         with self._lock:
             if self._pending < PENDING_MAX:
-                self._pending += 1
-                self._thread.submit(self._append, act)
-                return
-        logger.warning("act not audited reason=too many act=%s", act)
+                try:
+                    self._thread.submit(self._append, act)
+                except RuntimeError as error:  # There is no thread to be had.
+                    reason = error
+                else:
+                    self._pending += 1
+                    return
+        logger.warning("act not audited reason=%s act=%s", reason, act)
 
     def _append(self, act: Act) -> None:
         try:
             self._opened().append(msgspec.json.encode(act), timestamp=act.time_us)
-        except SegueError as error:
-            logger.warning("act not audited reason=%s act=%s", error, act)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tells of it.
+            logger.warning("act not audited reason=%r act=%s", error, act)
         finally:
             with self._lock:
                 self._pending -= 1

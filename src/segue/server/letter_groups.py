@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from typing import Final
 
@@ -171,10 +172,10 @@ class LetterGroups:
 
     def _begin(self) -> None:
         if self._thread is None and not self._ending.is_set():
-            self._thread = threading.Thread(
-                target=self._run, name="segue-serve-letters", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="segue-serve-letters", daemon=True)
+            with suppress(RuntimeError):  # There is no thread to be had: the next who asks tries.
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while (asked := self._next()) is not None:

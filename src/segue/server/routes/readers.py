@@ -136,7 +136,7 @@ async def poll(call: Call) -> Polled | Reply:
     held = await call.in_thread(partial(held_for, call, HeldReader))
     waiting = call.desk.waiting
     if ARROW in call.headers.get(b"accept", b"").decode("latin-1"):
-        require_arrow()
+        await call.in_thread(require_arrow)
         table, state = await waiting.ask_again(
             call, partial(held.poll_table, asked), asked.wait, lambda found: not len(found[0])
         )

@@ -259,7 +259,7 @@ async def read(call: Call) -> Stream | LiveStream:
     stop = None if asked.stop is None else start_without_resume(start_in_words(asked.stop))
     topic = topic_of(call)
     if ARROW in accept:
-        require_arrow()
+        await call.in_thread(require_arrow)
         found = cast("Callable[..., Iterator[pa.Table]]", topic.tables)
         return Stream(media_type=ARROW, pieces=pieces_of(await _begun(call, found, start, stop)))
     lines = lines_of(map(record_json, await _begun(call, topic.records, start, stop)))
