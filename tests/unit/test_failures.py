@@ -204,3 +204,44 @@ def test_what_is_appended_after_an_interrupted_roll_is_kept(
         seen = payloads(log.records())
     with Log(directory) as log:
         assert payloads(log.records()) == seen == [b"before", b"after"]
+
+
+class FleetingDisk(Disk):
+    """A file called so is gone as soon as it was listed: somebody else was at it, too."""
+
+    def __init__(self) -> None:
+        self.fleeting = ""
+
+    def names(self, directory: Path) -> list[str]:
+        names = super().names(directory)
+        if self.fleeting in names:
+            (directory / self.fleeting).unlink()
+        return names
+
+
+@pytest.mark.parametrize("name", ["wake/4711-0", "readers/one.meta.4711-1.tmp"])
+def test_what_others_clear_away_does_not_keep_a_log_from_opening(
+    directory: Path, name: str
+) -> None:
+    """Threads of who closed it just now may still wake up and delete what is theirs."""
+    with Log(directory) as log:
+        log.append(b"record")
+    path = directory / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    disk = FleetingDisk()
+    disk.fleeting = path.name
+    with Log(directory, disk=disk) as log:
+        assert payloads(log.records()) == [b"record"]
+
+
+def test_a_reader_that_is_removed_meanwhile_does_not_stop_a_deletion(directory: Path) -> None:
+    """It holds nothing back: neither its own place nor anybody else's segments."""
+    disk = FleetingDisk()
+    with small_log(directory, disk=disk) as log:
+        fill(log, 10)
+        for name in ("here", "leaving"):
+            log.reader(name, "latest").close()
+        disk.fleeting = "leaving.meta"
+
+        assert log.trim(4) == [0]

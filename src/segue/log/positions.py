@@ -87,7 +87,10 @@ class Positions:
         with storage_errors(f"syncing {self._directory}"):
             names = self.names()
             for name in names:
-                fd = self._disk.open_to_read(self.path(name))
+                try:
+                    fd = self._disk.open_to_read(self.path(name))
+                except FileNotFoundError:
+                    continue  # Just removed by somebody: it holds nothing back.
                 try:
                     self._disk.sync_data(fd)
                 finally:

@@ -180,13 +180,18 @@ class Recovery:
         return SegmentId(max(ids))
 
     def _clear_leftovers(self) -> None:
-        for name in self._disk.names(self._directory / WAKE):
-            self._disk.unlink(self._directory / WAKE / name)
-        for path in list_leftovers(self._directory, self._disk, NEW_SUFFIX, DELETED_SUFFIX):
-            self._disk.unlink(path)
-        for name in self._disk.names(self._directory / READERS):
-            if _REPLACEMENT.fullmatch(name):
-                self._disk.unlink(self._directory / READERS / name)
+        directory, disk = self._directory, self._disk
+        leftovers = [directory / WAKE / name for name in disk.names(directory / WAKE)]
+        leftovers += list_leftovers(directory, disk, NEW_SUFFIX, DELETED_SUFFIX)
+        leftovers += [
+            directory / READERS / name
+            for name in disk.names(directory / READERS)
+            if _REPLACEMENT.fullmatch(name)
+        ]
+        for path in leftovers:
+            # Who closed the log just now may still be waking up, or giving up, in other threads.
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(path)
 
     def _seal_earlier_segments(self) -> None:
         hint = self._evidence.hint
