@@ -18,6 +18,7 @@ from typing import Final
 from zlib import crc32
 
 from segue.errors import StorageError, StorageFailed, StorageFull
+from segue.log.mounts import mount_of
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -26,6 +27,8 @@ COPY_BYTES_MAX: Final = 1 << 20
 """How much is copied at a time where the system does not send by itself."""
 NAMES_SETTLE_NS: Final = 2_000_000_000
 """File systems tell times apart that lie so far from each other, the coarsest of them."""
+
+MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Among them a file opened to append; on some systems everything that is no socket.
@@ -283,16 +286,18 @@ class Disk:
         while not path.exists():
             path = path.parent
         device = os.stat(path).st_dev
-        wanted = f"{os.major(device)}:{os.minor(device)}"
+        wanted = f" {os.major(device)}:{os.minor(device)} "
         try:
-            lines = Path("/proc/self/mountinfo").read_text().splitlines()
+            table = MOUNT_TABLE.read_text(errors="surrogateescape")
         except OSError:
             return ""
-        for line in reversed(lines):
+        for line in reversed(table.splitlines()):
             before, _, after = line.partition(" - ")
-            if before.split()[2] == wanted:
+            if wanted in before:
                 return after.split()[0]
-        return ""
+        # On btrfs files have a device of their own, which the table does not know.
+        mount = mount_of(path.resolve(), table)
+        return "" if mount is None else mount.kind
 
     def is_network_file_system(self, path: Path) -> bool:
         return self.file_system(path) in _NETWORK_FILE_SYSTEMS
