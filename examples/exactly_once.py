@@ -56,11 +56,11 @@ def consume(place: Path, dies: str) -> None:
                 is_new = book(database, job)
                 if number == DIES_AT and dies == "before the commit":
                     os.kill(os.getpid(), signal.SIGKILL)
+            if job.attempt > 1:
+                booked = "now" if is_new else "before"
+                print(f"  message {job.id} came again: booked {booked}", flush=True)
             if number == DIES_AT and dies == "after the commit":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if job.attempt > 1:
-                came = "and was not booked" if is_new else "and was booked already"
-                print(f"  message {job.id} came again {came}", flush=True)
 
 
 def main(place: Path) -> None:

@@ -6,9 +6,7 @@ runs the app and a worker, asks for the factors of some numbers as browsers do, 
 and fails unless they are right. To have it for yourself, in two shells:
 
     cd examples && uvicorn web_app:site --port 8080    # then open http://127.0.0.1:8080
-    cd examples && segue worker web_app:app
-
-The worker may be killed and started at any time: what was asked for stays in the store.
+    cd examples && segue worker web_app:app            # may be killed and started at any time
 """
 
 import json
@@ -31,6 +29,7 @@ from segue.tasks import Worker
 Message = dict[str, object]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Answer = tuple[int, str, dict[bytes, bytes]]
 
 FORM = '<form method="post" action="/"><input name="number"><button>factors</button></form>'
 
@@ -56,35 +55,40 @@ async def site(scope: Message, receive: Receive, send: Send) -> None:
         raise NotImplementedError("nothing is to be done before the first request")
     path = cast("str", scope["path"]).strip("/")
     if scope["method"] == "POST":
-        form = urllib.parse.parse_qs(await read_body(receive))
-        result = await factors.enqueue_async(int(form[b"number"][0]))  # durable from here on
-        status, text, headers = 303, "", [(b"location", f"/{result.id}".encode())]
+        status, text, more = await take(urllib.parse.parse_qs(await read_body(receive)))
     else:
-        status, text = await show(path) if path else (200, FORM)
-        headers = [(b"content-type", b"text/html")]
-    if status == 202:
-        headers.append((b"refresh", b"1"))  # the browser asks again
+        status, text, more = await show(path) if path else (200, FORM, {})
+    headers = [(b"content-type", b"text/html"), *more.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})
 
 
-async def show(task_id: str) -> tuple[int, str]:
-    """Return the status and text of a task's page. It waits a second for the result, too."""
+async def take(form: dict[bytes, list[bytes]]) -> Answer:
+    """Queue what the form asks for, and lead to the page of the task."""
     try:
-        return 200, str(await app.result(task_id).get_async(timeout=1))
+        number = int(form[b"number"][0])
+    except (KeyError, ValueError):
+        return 400, FORM, {}
+    result = await factors.enqueue_async(number)  # durable from here on
+    return 303, "", {b"location": f"/{result.id}".encode()}
+
+
+async def show(task_id: str) -> Answer:
+    """Return the page of a task, which waits a second for the result before it says not yet."""
+    try:
+        return 200, str(await app.result(task_id).get_async(timeout=1)), {}
     except ResultTimeout:
-        return 202, "not yet"
+        return 202, "not yet", {b"refresh": b"1"}  # the browser asks again
     except (InvalidArgument, TaskNotFound):
-        return 404, "nobody asked for that"
+        return 404, "nobody asked for that", {}
 
 
 async def read_body(receive: Receive) -> bytes:
     """Return the body of a request, in however many pieces it comes."""
-    body, more = b"", True
-    while more:
+    body, piece = b"", Message(more_body=True)
+    while piece.get("more_body"):
         piece = await receive()
         body += cast("bytes", piece.get("body", b""))
-        more = bool(piece.get("more_body"))
     return body
 
 
@@ -111,8 +115,8 @@ def main() -> None:
         working.start()
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-            first = ask(url, 3 * 5 * 7)
-            print(first, ask(url, 99_989 * 99_991), ask(url, 3 * 5 * 7), sep="\n")
+            for number in (3 * 5 * 7, 99_989 * 99_991, 3 * 5 * 7):
+                print(ask(url, number))
         finally:
             server.should_exit = True
             worker.stop()

@@ -35,8 +35,8 @@ PRINTED: Final[dict[str, list[str]]] = {
     "exactly_once.py": [
         r"a consumer was killed before the commit, \d+ payments are left",
         r"a consumer was killed after the commit, \d+ payments are left",
-        r"  message 0-\d+ came again and was not booked",
-        r"  message 0-\d+ came again and was booked already",
+        r"  message 0-\d+ came again: booked now",
+        r"  message 0-\d+ came again: booked before",
         r"120 of 120 payments booked: \{'ada': 4780, 'edsger': 4780, 'grace': 4780\}",
     ],
     "http_client.py": [
