@@ -45,6 +45,7 @@
     ├── ResultTimeout (also TimeoutError)   a task has no result yet, after all our waiting
     ├── AppNotFound (also LookupError)      module:name leads to no App
     ├── JavaNotFound                        there is no Java to run Spark with
+    ├── MissingExtra (also ModuleNotFoundError) what is needed for this is not installed
     ├── Damage                              bytes on disk are not what was written
     │   ├── CorruptRecord                   a batch fails its checksum
     │   ├── CorruptSegment                  a segment's header fails, or its file is missing
@@ -386,6 +387,15 @@ class ResultTimeout(SegueError, TimeoutError):
 
 class AppNotFound(SegueError, LookupError):
     """There is no App where `module:name` points to."""
+
+
+class MissingExtra(SegueError, ModuleNotFoundError):
+    """What is needed for this comes with an extra that is not installed; the error says which."""
+
+    def __init__(self, *, extra: str, module: str, needed_by: str) -> None:
+        message = f'{needed_by} needs {module}: pip install "segue[{extra}]"'
+        ModuleNotFoundError.__init__(self, message, name=module)
+        self.extra = extra
 
 
 class JavaNotFound(SegueError):

@@ -109,7 +109,7 @@ class TestSession:
 
         assert run.returncode == 1
         assert run.stderr.splitlines()[-1] == (
-            'ModuleNotFoundError: Spark is not installed: pip install "segue[spark]"'
+            'segue.errors.MissingExtra: Spark needs pyspark: pip install "segue[spark]"'
         )
 
 

@@ -743,7 +743,7 @@ async def open(
     `redis://host:6379/0`, `rediss://`, `unix:///path`, `redis+cluster://host,host`,
     `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
     and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
-    StoreUnavailable, UnsupportedServer.
+    MissingExtra, StoreUnavailable, UnsupportedServer.
 
     `http://host:8000` and `https://host` name a Segue server (docs/server.md), which says what is
     durable; `token`, or SEGUE_TOKEN, is what it lets us in by. Needs the extra `http`. Raises

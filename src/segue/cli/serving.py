@@ -18,7 +18,7 @@ from segue.cli import stderr
 from segue.cli.output import Value, show_json, show_line
 from segue.cli.places import is_server
 from segue.cli.store_arguments import allow_many_files
-from segue.errors import InvalidArgument
+from segue.extras import require
 from segue.log.options import Sync
 from segue.values import dataclass
 
@@ -187,17 +187,8 @@ def opened(
 
 
 def require_server() -> None:
-    """Raise InvalidArgument unless what a server needs is installed."""
-    try:
-        import httptools  # noqa: F401
-        import msgspec  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-        import uvloop  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            f"{error.name} is missing; this needs the extra `server`: pip install 'segue[server]'"
-        ) from error
+    """Raise MissingExtra unless what a server needs is installed."""
+    require("server", needed_by="segue serve")
 
 
 def tokens_file(url: str, tokens: Path | None, *, is_needed: bool = True) -> Path | None:

@@ -19,7 +19,6 @@ from segue.cli.output import Column, Facts, Kind, show
 from segue.cli.places import without_passwords
 from segue.cli.store_arguments import allow_many_files
 from segue.cli.text import visible
-from segue.errors import SegueError
 
 if TYPE_CHECKING:
     from segue.tasks.app import App
@@ -306,10 +305,7 @@ def _metrics_server(worker: "Worker", port: int) -> Iterator[int]:
     """Answer Prometheus for as long as it takes; yield the port."""
     from segue.tasks.prometheus import prometheus_collector
 
-    try:
-        collector = prometheus_collector(worker.metrics.snapshot)
-    except ModuleNotFoundError as error:
-        raise SegueError(str(error)) from error
+    collector = prometheus_collector(worker.metrics.snapshot)
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry()

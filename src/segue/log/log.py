@@ -26,6 +26,7 @@ from segue.errors import (
     OffsetNotWritten,
     UnsupportedFileSystem,
 )
+from segue.extras import extra
 from segue.log.appender import Appender
 from segue.log.audit import SegmentAudit, audit_segment
 from segue.log.catalog import list_segments, read_page
@@ -333,7 +334,8 @@ class Log:
 
         No work per record and no copy of the payloads. Needs the extra `columns`.
         """
-        from segue.log.columns import columns_of
+        with extra("columns", needed_by="a log as columns"):
+            from segue.log.columns import columns_of
 
         limit = None if stop is None else Offset(stop)
         return columns_of(self._horizon, self.resolve(start), limit)

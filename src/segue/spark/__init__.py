@@ -7,10 +7,10 @@
 Needs the extra `spark`.
 """
 
-from importlib.util import find_spec
+from segue.extras import require
 
-if find_spec("pyspark") is None:
-    raise ModuleNotFoundError('Spark is not installed: pip install "segue[spark]"', name="pyspark")
+# ruff: noqa: E402 - what follows cannot be imported without the extra.
+require("spark", needed_by="Spark")
 
 from segue.spark.lag import LagListener
 from segue.spark.session import session

@@ -40,16 +40,12 @@ def session(
     session runs already, it is returned with `config` applied as far as Spark allows; what can no
     longer be set is logged. Under `spark-submit` the master is the one given there.
 
-    Raises JavaNotFound if there is no Java to run Spark with, and ModuleNotFoundError without the
-    extra `spark`.
+    Raises JavaNotFound if there is no Java to run Spark with, and MissingExtra without the extra
+    `spark`.
     """
-    try:
-        from pyspark.sql import SparkSession
-        from pyspark.sql.utils import is_remote
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'Spark is not installed: pip install "segue[spark]"', name=error.name
-        ) from error
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
     given = dict(config or {})
     if master is not None:
         given.setdefault("spark.master", master)

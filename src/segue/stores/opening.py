@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import InvalidArgument
+from segue.extras import extra
 from segue.log.disk import Disk
 from segue.log.options import SYNC_INTERVAL_MS_DEFAULT, SyncName, sync_from
 from segue.stores.contract import Store
@@ -52,7 +53,7 @@ def open(
     `redis://host:6379/0`, `rediss://`, `unix:///path`, `redis+cluster://host,host`,
     `redis+sentinel://host,host/service` name servers (docs/redis.md). There the server's settings
     and the URL say what is durable, and its clock is everybody's. Needs the extra `redis`. Raises
-    StoreUnavailable, UnsupportedServer.
+    MissingExtra, StoreUnavailable, UnsupportedServer.
 
     `http://host:8000` and `https://host` name a Segue server (docs/server.md), which says what is
     durable; `token`, or SEGUE_TOKEN, is what it lets us in by. Needs the extra `http`. Raises
@@ -174,14 +175,8 @@ def open_redis(
     url: str, *, create: bool = True, clock: Clock | None = None, ticks: Ticks | None = None
 ) -> "RedisStore":
     """Open the store on the server that `url` names. With a clock, that is everybody's time."""
-    try:
+    with extra("redis", needed_by="redis://"):
         from segue.stores.redis.store import RedisStore
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise InvalidArgument(
-            "redis:// needs the extra `redis`: pip install 'segue[redis]'"
-        ) from error
     return RedisStore(redis_address_from(url), create=create, clock=clock, ticks=ticks)
 
 
@@ -189,12 +184,6 @@ def open_http(url: str, *, token: str | None = None, ticks: Ticks | None = None)
     """Open the store behind the server that `url` names."""
     token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
     address = address_from(url, token)
-    try:
+    with extra("http", needed_by="http://"):
         from segue.stores.http.store import HttpStore
-    except ModuleNotFoundError as error:
-        if error.name != "msgspec":
-            raise
-        raise InvalidArgument(
-            "http:// needs the extra `http`: pip install 'segue[http]'"
-        ) from error
     return HttpStore(address, ticks=ticks)

@@ -20,10 +20,10 @@ metrics.py     counters and percentiles; prometheus.py shows them
 worker/        what runs tasks
 """
 
-from importlib.util import find_spec
+from segue.extras import require
 
-if any(find_spec(module) is None for module in ("msgspec", "cronsim", "hdrh")):
-    raise ModuleNotFoundError('tasks need more than is installed: pip install "segue[tasks]"')
+# ruff: noqa: E402 - what follows cannot be imported without the extra.
+require("tasks", needed_by="segue.tasks")
 
 from segue.delivery.retry import Backoff
 from segue.tasks.app import App

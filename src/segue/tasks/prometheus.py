@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from segue.extras import extra
 from segue.tasks.metrics import (
     DURATION_US_MAX,
     OUTCOMES,
@@ -39,14 +40,10 @@ def prometheus_collector(metrics_source: Callable[[], MetricsSnapshot]) -> "Coll
     processes. With the labels task and queue there are `segue_tasks_completed_total`, and so for
     each outcome, and the histograms `segue_task_wait_seconds` and `segue_task_run_seconds`.
 
-    Raises ModuleNotFoundError without the package `prometheus_client`.
+    Raises MissingExtra without the extra `metrics`.
     """
-    try:
+    with extra("metrics", needed_by="a collector for Prometheus"):
         import prometheus_client  # noqa: F401 - only whether it is there
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'prometheus_client is not installed: pip install "segue[metrics]"', name=error.name
-        ) from error
     return _TaskCollector(metrics_source)
 
 

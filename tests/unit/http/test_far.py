@@ -38,7 +38,7 @@ FAR_SECONDS: Final = 0.06
 NOT_TOLD: Final = {
     *(errors.UnsupportedFileSystem, errors.QueueEmpty, errors.JavaNotFound, errors.AppNotFound),
     *(errors.BadResult, errors.TaskTimeout, errors.TaskCancelled, errors.TaskFailed),
-    errors.ResultTimeout,
+    *(errors.ResultTimeout, errors.MissingExtra),
 }
 """What a client says itself, or a worker, and no server."""
 

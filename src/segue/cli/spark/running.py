@@ -13,6 +13,7 @@ import typer
 
 from segue.cli.output import progress
 from segue.errors import SegueError
+from segue.extras import extra
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,7 +54,7 @@ def spark_session(
     sets its level. Raises SegueError for what goes wrong in Spark, of the class it had there.
     """
     given = _settings(config)
-    try:
+    with extra("spark", needed_by="Spark"):
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
@@ -74,9 +75,6 @@ def spark_session(
                     yield spark
             finally:
                 spark.stop()
-    except ModuleNotFoundError as error:
-        missing = (error.name or "more").partition(".")[0]
-        raise SegueError(f'Spark needs {missing}: pip install "segue[spark]"') from error
 
 
 def _settings(config: Sequence[str] | None) -> dict[str, str]:

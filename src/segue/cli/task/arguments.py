@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.cli.store_arguments import allow_many_files, opened_store
-from segue.errors import SegueError
 
 if TYPE_CHECKING:
     from segue.tasks.desk import Desk
@@ -40,11 +39,8 @@ ErrorOption = Annotated[
 
 
 def require_tasks() -> None:
-    """Raise SegueError unless what tasks need is installed."""
-    try:
-        import segue.tasks  # noqa: F401 - only whether it can be
-    except ModuleNotFoundError as error:
-        raise SegueError(str(error)) from error
+    """Raise MissingExtra unless what tasks need is installed."""
+    import segue.tasks  # noqa: F401 - only whether it can be
 
 
 @contextmanager

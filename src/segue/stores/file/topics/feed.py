@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord, unpack_record
 from segue.errors import LogClosed, OffsetOutOfRange, SegueError, StoreClosed
+from segue.extras import extra
 from segue.log.cursor import Cursor
 from segue.log.layout import Offset
 from segue.log.record import Record
@@ -150,9 +151,10 @@ class Feed:
 
     def fetch_table(self, max_records: int, max_bytes: int | None) -> "pa.Table":
         """Return the next records as a table."""
-        import pyarrow as pa
+        with extra("columns", needed_by="a topic as a table"):
+            import pyarrow as pa
 
-        from segue.stores.topic_columns import SCHEMA
+            from segue.stores.topic_columns import SCHEMA
 
         budget = Budget(max_records, max_bytes)
         tables: list[pa.Table] = []
@@ -171,8 +173,9 @@ class Feed:
 
     def tables(self, partition: int, stop: Offset | None, budget: Budget) -> "Iterator[pa.Table]":
         """Yield what one partition has before `stop` and within the budget, as tables."""
-        from segue.log.columns import columns_in
-        from segue.stores.topic_columns import rows_within, table_of
+        with extra("columns", needed_by="a topic as a table"):
+            from segue.log.columns import columns_in
+            from segue.stores.topic_columns import rows_within, table_of
 
         self._core.require_open()
         cursor = self._cursors[partition]

@@ -19,6 +19,7 @@ from segue.errors import (
     StoreUnavailable,
     UnsupportedServer,
 )
+from segue.extras import extra
 from segue.log.options import Duration
 from segue.stores.http.patience import Patience, waited
 from segue.stores.http.sense import at_most, making_sense, nonsense
@@ -155,9 +156,10 @@ def _fetched(fetch: Callable[[Poll], T], asked: Poll, step: float) -> T:
 
 def table_from(data: bytes) -> "pa.Table":
     """Return the table that was sent. Raises UnsupportedServer for what is none."""
-    import pyarrow as pa
+    with extra("columns", needed_by="a topic as a table"):
+        import pyarrow as pa
 
-    from segue.stores.topic_columns import SCHEMA
+        from segue.stores.topic_columns import SCHEMA
 
     try:
         with making_sense():

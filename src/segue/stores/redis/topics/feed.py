@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from segue.delivery.topic_record import TopicRecord, unpack_record
 from segue.errors import SegueError
+from segue.extras import extra
 from segue.log.record import Record
 from segue.stores.redis.topics.core import TopicCore
 from segue.stores.redis.topics.stretch import Stretch
@@ -175,9 +176,10 @@ class Feed:
         self, max_records: int, max_bytes: int | None, wait: Wait = NO_WAIT
     ) -> "pa.Table":
         """Return the next records as a table."""
-        import pyarrow as pa
+        with extra("columns", needed_by="a topic as a table"):
+            import pyarrow as pa
 
-        from segue.stores.topic_columns import SCHEMA
+            from segue.stores.topic_columns import SCHEMA
 
         budget = Budget(max_records, max_bytes)
         tables: list[pa.Table] = []
@@ -198,7 +200,8 @@ class Feed:
         self, partition: int, stop: int | None, budget: Budget, wait: Wait = NO_WAIT
     ) -> "Iterator[pa.Table]":
         """Yield what one partition has before `stop` and within the budget, as tables."""
-        from segue.stores.topic_columns import rows_within, table_of
+        with extra("columns", needed_by="a topic as a table"):
+            from segue.stores.topic_columns import rows_within, table_of
 
         lane = self._lanes[partition]
         while not budget.is_spent and (stop is None or lane.offset < stop):
