@@ -97,6 +97,7 @@ def kind_of(kind: str, **changes: object) -> FileSystemFacts:
         (kind_of("ext4", options=frozenset({"ro"})), FAIL, "read-only"),
         (kind_of("overlay"), WARN, "container"),
         (kind_of("overlay", options=frozenset({"volatile"})), FAIL, "syncs"),
+        (kind_of("overlay", options=frozenset({"fsync=volatile"})), FAIL, "syncs"),
         (kind_of("vfat"), WARN, "pipes"),
         (kind_of("fuse.something"), INFO, "not known"),
         (kind_of(""), WARN, "unknown"),
@@ -269,3 +270,10 @@ def test_space(
     assert (space.verdict, inodes.verdict) == verdicts
     assert remedied(space)
     assert remedied(inodes)
+
+
+def test_a_file_system_that_tells_no_sizes_is_not_taken_for_full() -> None:
+    """Some have none to tell."""
+    facts = SpaceFacts(free_bytes=0, total_bytes=0, files_free=0, files_total=0)
+
+    assert [check.verdict for check in space_checks(facts)] == [INFO, OK]

@@ -308,6 +308,14 @@ def test_a_store_on_a_server_has_a_format(found: str | None, verdict: Verdict) -
     assert told(NODE, format_found=found)["redis store"].verdict is verdict
 
 
+def test_a_store_that_cannot_be_read_hides_nothing_of_its_server() -> None:
+    """As on a node of a cluster that is asked for the key of another."""
+    checks = told(NODE, format_problem="MOVED")
+
+    assert checks["redis store"].verdict is FAIL
+    assert checks["redis version"].verdict is OK
+
+
 def test_a_server_that_does_not_answer_is_one_line() -> None:
     """There is nothing else to say of it."""
     assert verdicts_of(told(problem="refused").values()) == {"redis": FAIL}

@@ -62,7 +62,7 @@ def clock_checks(facts: ClockFacts) -> Iterator[Check]:
 
 def _sense(facts: ClockFacts) -> Check:
     now_us = facts.after.wall_us
-    found = f"it is {iso_time(now_us)}"
+    found = f"it is {iso_time(now_us).partition('.')[0]}Z"
     remedy = "set the clock; what is delayed or leased goes by it"
     if not EARLIEST_US <= now_us < LATEST_US:
         return fail(CLOCK, found, remedy)

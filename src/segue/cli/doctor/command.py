@@ -89,7 +89,9 @@ def _ended_in_order() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are not ours there.
         return
-    before = {number: signal.signal(number, end) for number in _ENDING}
+    # What is ignored, as by nohup, stays so.
+    taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    before = {number: signal.signal(number, end) for number in taken}
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ def damage_check(logs: Logs, *, path: str) -> Check:
         return warn(
             NAME,
             f"{known} are in order; {_counted(logs.quarantined, 'file')} in quarantine from before",
-            "see operations.md for where they come from; they may be deleted",
+            "what recovery or repair has set aside: look at it, then delete it",
         )
     return ok(NAME, f"{known} are in order; 'segue verify' reads every byte")
 

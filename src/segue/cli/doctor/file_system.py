@@ -15,8 +15,8 @@ LOCAL: Final = frozenset(
 )
 _WITHOUT_PIPES: Final = frozenset({"exfat", "fuseblk", "msdos", "ntfs", "ntfs3", "vfat"})
 _LAYERED: Final = frozenset({"aufs", "overlay"})
-VOLATILE: Final = "volatile"
-"""The option of an overlay that takes no notice of syncs."""
+VOLATILE: Final = frozenset({"volatile", "fsync=volatile"})
+"""The option of an overlay that takes no notice of syncs, as older and newer kernels have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def file_system_check(facts: FileSystemFacts) -> Check:
         )
     if "ro" in facts.options:
         return fail(NAME, f"{found}: mounted read-only", "mount it read-write; logs can be read")
-    if facts.kind in _LAYERED and VOLATILE in facts.options:
+    if facts.kind in _LAYERED and facts.options & VOLATILE:
         return fail(NAME, f"{found}: mounted volatile, which ignores syncs", "a volume")
     if facts.kind in _LAYERED:
         return warn(

@@ -55,9 +55,13 @@ def look_at_redis(address: Address) -> RedisFacts:
     with closing(servers_of(hasty)) as servers:
         try:
             nodes = tuple(_told_by(node) for node in servers.nodes()[:NODES_MAX])
-            return replace(facts, nodes=nodes, format_found=_format_of(servers.node_of, hasty))
         except (redis.RedisError, SegueError, OSError) as error:
             return replace(facts, problem=in_words(error))
+        facts = replace(facts, nodes=nodes)
+        try:
+            return replace(facts, format_found=_format_of(servers.node_of, hasty))
+        except (redis.RedisError, SegueError, OSError) as error:
+            return replace(facts, format_problem=in_words(error))
 
 
 def _format_of(node_of: "Callable[[str], Node]", address: Address) -> str | None:

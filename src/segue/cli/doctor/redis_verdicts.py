@@ -52,6 +52,8 @@ class RedisFacts:
     nodes: tuple[NodeFacts, ...] = ()
     format_found: str | None = None
     """What the store says of itself, None if there is none."""
+    format_problem: str = ""
+    """Why that cannot be told."""
 
 
 def redis_checks(facts: RedisFacts, *, major_min: int, format_known: int) -> Iterator[Check]:
@@ -59,8 +61,8 @@ def redis_checks(facts: RedisFacts, *, major_min: int, format_known: int) -> Ite
     if facts.problem or not facts.nodes:
         yield fail(
             REDIS,
-            f"{facts.url} does not answer: {facts.problem or 'no server is known'}",
-            "see that it runs and that address and password are right",
+            f"{facts.url}: {facts.problem or 'no server is known'}",
+            "see that it runs, and that address, password and permissions are right",
         )
         return
     by_name: dict[str, list[Check]] = {}
@@ -70,7 +72,7 @@ def redis_checks(facts: RedisFacts, *, major_min: int, format_known: int) -> Ite
                 check = _named(check, node.endpoint)  # noqa: PLW2901 - the same, with its name
             by_name.setdefault(check.name, []).append(check)
     yield from map(worst, by_name.values())
-    yield _store(facts.format_found, format_known)
+    yield _store(facts, format_known)
 
 
 def _named(check: Check, endpoint: str) -> Check:
@@ -91,7 +93,7 @@ def _node_checks(node: NodeFacts, facts: RedisFacts, major_min: int) -> Iterator
         yield fail(FUNCTIONS, node.functions_problem, "allow FUNCTION and FCALL (ACL +@scripting)")
     else:
         yield ok(FUNCTIONS, "the server has them, and lets us use them")
-    yield _cluster(node, facts.kind)
+    yield _cluster(node, facts.kind, len(facts.nodes))
     if node.skew_ms is not None:
         yield _clock(node.skew_ms)
 
@@ -169,7 +171,7 @@ def _eviction(node: NodeFacts) -> Check:
     return warn(EVICTION, f"{found}: messages would be dropped once there is one", remedy)
 
 
-def _cluster(node: NodeFacts, kind: str) -> Check:
+def _cluster(node: NodeFacts, kind: str, masters: int) -> Check:
     is_enabled = node.about.get("cluster_enabled") == "1"
     if is_enabled and kind != "cluster":
         return fail(CLUSTER, "a node of a cluster, and the URL does not say so", "redis+cluster://")
@@ -179,17 +181,22 @@ def _cluster(node: NodeFacts, kind: str) -> Check:
         return ok(CLUSTER, "none")
     if node.cluster_state != "ok":
         return fail(CLUSTER, f"its state is {node.cluster_state or 'unknown'}", "see CLUSTER INFO")
-    return ok(CLUSTER, "its state is ok")
+    return ok(CLUSTER, f"its state is ok, with {masters} masters")
 
 
 def _clock(skew_ms: float) -> Check:
-    found = f"{skew_ms / 1000:+.1f} s from ours; leases and delays go by the server's"
+    found = (
+        f"{round(skew_ms / 1000, 1) + 0.0:+.1f} s from ours; leases and delays go by the server's"
+    )
     if abs(skew_ms) > SKEW_MS_MAX:
         return warn(CLOCK, found, "have both kept right: chrony, systemd-timesyncd")
     return ok(CLOCK, found)
 
 
-def _store(found: str | None, known: int) -> Check:
+def _store(facts: RedisFacts, known: int) -> Check:
+    found = facts.format_found
+    if facts.format_problem:
+        return fail(STORE, f"it cannot be told: {facts.format_problem}", "see the lines above")
     if found is None:
         return info(STORE, "none in that namespace yet; the first push makes one")
     if found != str(known):

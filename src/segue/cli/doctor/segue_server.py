@@ -51,7 +51,7 @@ def server_checks(facts: ServerFacts, *, version: str, api: int) -> Iterator[Che
     if facts.problem:
         yield fail(
             SERVER,
-            f"{facts.url} does not answer: {facts.problem}",
+            f"{facts.url}: {facts.problem}",
             "see that it runs ('segue serve') and that the address is right",
         )
         return

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from segue.cli.doctor.check import Check, fail, ok, warn
+from segue.cli.doctor.check import Check, fail, info, ok, warn
 from segue.cli.text import human_size
 from segue.log.layout import SEGMENT_BYTES_DEFAULT
 from segue.values import dataclass
@@ -34,8 +34,10 @@ class SpaceFacts:
 def space_checks(facts: SpaceFacts) -> Iterator[Check]:
     """Yield whether there is room for bytes and for files."""
     found = f"{human_size(facts.free_bytes)} free of {human_size(facts.total_bytes)}"
-    remedy = "make space: 'segue info' shows what logs take up, docs/operations.md what to remove"
-    if facts.free_bytes < FREE_BYTES_NEEDED:
+    remedy = "make space: 'segue info STORE' shows what each log takes up"
+    if not facts.total_bytes:
+        yield info(SPACE, "the file system does not tell", "see for yourself")
+    elif facts.free_bytes < FREE_BYTES_NEEDED:
         yield fail(SPACE, f"{found}: less than two segments", remedy)
     elif facts.free_bytes < FREE_BYTES_LOW:
         yield warn(SPACE, found, remedy)

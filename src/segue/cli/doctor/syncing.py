@@ -61,8 +61,8 @@ def sync_check(facts: SyncFacts) -> Check:
         return warn(NAME, "nothing was measured", "ask again")
     middle_us = median(facts.took_us)
     found = (
-        f"an append with its sync takes {_time(middle_us)}, at most {_time(max(facts.took_us))}, "
-        f"of {len(facts.took_us)}"
+        f"an append with its sync takes {_time(middle_us)}, at most {_time(max(facts.took_us))} "
+        f"in {len(facts.took_us)} tries"
     )
     if facts.kind in IN_MEMORY:
         return fail(NAME, f"{found}: memory, of which a sync keeps nothing", "a disk")
