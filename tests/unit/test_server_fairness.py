@@ -10,6 +10,7 @@ import pytest
 
 from segue.server import threads, waiting
 from segue.server.health import LATE_SECONDS
+from segue.server.routes import messages as routes
 from segue.stores.contract import Receipt
 from segue.stores.file.queue import FileQueue
 from segue.stores.file.store import FileStore
@@ -185,8 +186,8 @@ def place(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield place
 
 
-def where(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of the threads that a method is called in from now on."""
+def where(kind: object, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of the threads that a function is called in from now on."""
     threads: list[str] = []
     real: Callable[..., object] = getattr(kind, name)
 
@@ -226,6 +227,7 @@ def test_taking_and_settling_many_messages_leaves_the_loop_to_others(
     place.store.queue("jobs").push_many([b"x"] * 2 * MANY)
     methods = ("pop_many", "lease_many", "ack_many")
     threads = {name: where(FileQueue, name, monkeypatch) for name in methods}
+    telling = {name: where(routes, name, monkeypatch) for name in ("message_json", "job_json")}
     popped = place.ask("POST", "/api/v1/queues/jobs/pop", {"count": count}).json["messages"]
     jobs = place.ask("POST", "/api/v1/queues/jobs/lease", {"count": count}).json["jobs"]
     assert isinstance(popped, list)
@@ -236,6 +238,8 @@ def test_taking_and_settling_many_messages_leaves_the_loop_to_others(
     assert (len(popped), len(jobs), settled.status) == (count, count, 204)
     for name in methods:
         assert [each.startswith("segue-serve") for each in threads[name]] == [is_apart], name
+    for name, noted in telling.items():
+        assert {each.startswith("segue-serve") for each in noted} == {is_apart}, name
 
 
 @pytest.mark.parametrize(("count", "is_apart"), [(MANY - 1, False), (MANY, True)])

@@ -41,6 +41,7 @@ from segue.stores.http.wire.queues import (
 from segue.stores.job import Job
 
 T = TypeVar("T")
+A = TypeVar("A", Messages, Jobs)
 
 MESSAGES_MAX: Final = 100_000
 """How many messages one request pushes."""
@@ -96,16 +97,21 @@ def _push(queue: Queue, drafts: list[Draft]) -> list[MessageId]:
 
 # Messages out ----------------------------------------------------------------------------------
 
+# What is taken is put as it is sent where it was taken: of many messages that takes as long.
+
 
 async def pop(call: Call) -> Messages:
     """Take messages for good."""
     body = call.body(Take)
     queue = call.queue
-    take = _or_locked(partial(queue.pop_many, body.count))
-    found = await call.desk.waiting.deliver(call, take, body.wait, _is_empty, count=body.count)
-    if isinstance(found, QueueLocked):
-        raise found
-    return Messages(messages=[message_json(message) for message in found])
+
+    def take() -> Messages:
+        return Messages(messages=[message_json(each) for each in queue.pop_many(body.count)])
+
+    found = await call.desk.waiting.deliver(
+        call, _or_locked(take), body.wait, _is_empty, count=body.count
+    )
+    return _taken(found)
 
 
 async def lease(call: Call) -> Jobs:
@@ -113,17 +119,21 @@ async def lease(call: Call) -> Jobs:
     body = call.body(TakeLeases)
     queue = call.queue
     owner = body.owner or (call.grant.name if call.grant.id else None)
-    take = _or_locked(partial(queue.lease_many, body.count, ttl=body.ttl, owner=owner))
-    found = await call.desk.waiting.deliver(call, take, body.wait, _is_empty, count=body.count)
-    if isinstance(found, QueueLocked):
-        raise found
-    return Jobs(jobs=[job_json(job) for job in found], ttl=found[0].ttl_seconds if found else 0)
+
+    def take() -> Jobs:
+        jobs = queue.lease_many(body.count, ttl=body.ttl, owner=owner)
+        return Jobs(jobs=[job_json(job) for job in jobs], ttl=jobs[0].ttl_seconds if jobs else 0)
+
+    found = await call.desk.waiting.deliver(
+        call, _or_locked(take), body.wait, _is_empty, count=body.count
+    )
+    return _taken(found)
 
 
-def _or_locked(take: Callable[[], list[T]]) -> Callable[[], list[T] | QueueLocked]:
+def _or_locked(take: Callable[[], T]) -> Callable[[], T | QueueLocked]:
     """Return what returns QueueLocked, which is waited for as messages are."""
 
-    def taken() -> list[T] | QueueLocked:
+    def taken() -> T | QueueLocked:
         try:
             return take()
         except QueueLocked as error:
@@ -132,8 +142,17 @@ def _or_locked(take: Callable[[], list[T]]) -> Callable[[], list[T] | QueueLocke
     return taken
 
 
-def _is_empty(found: object) -> bool:
-    return not found or isinstance(found, QueueLocked)
+def _is_empty(found: Messages | Jobs | QueueLocked) -> bool:
+    if isinstance(found, QueueLocked):
+        return True
+    return not (found.messages if isinstance(found, Messages) else found.jobs)
+
+
+def _taken(found: A | QueueLocked) -> A:
+    """Return what was taken. Raises QueueLocked."""
+    if isinstance(found, QueueLocked):
+        raise found
+    return found
 
 
 def job_json(job: Job) -> JobJson:
