@@ -66,10 +66,9 @@ async def site(scope: Message, receive: Receive, send: Send) -> None:
 async def take(form: dict[bytes, list[bytes]]) -> Answer:
     """Queue what the form asks for, and lead to the page of the task."""
     try:
-        number = int(form[b"number"][0])
+        result = await factors.enqueue_async(int(form[b"number"][0]))  # durable from here on
     except (KeyError, ValueError):
         return 400, FORM, {}
-    result = await factors.enqueue_async(number)  # durable from here on
     return 303, "", {b"location": f"/{result.id}".encode()}
 
 
