@@ -73,7 +73,6 @@ def image_of(
                 attr=attr,
                 position=position,
                 length=len(joined),
-                flags=0,
                 before=chain,
                 after=after,
             )

@@ -93,12 +93,11 @@ def encode_one(
     attr: int,
     position: int,
     length: int,
-    flags: int,
     before: int,
     after: int,
 ) -> bytes:
-    """Return the slot of a batch of one."""
-    body = pack_body(time_us, attr, position, length, flags, before, after)
+    """Return the slot of a batch of one. `HotTail.store` makes the same by itself."""
+    body = pack_body(time_us, attr, position, length, 0, before, after)
     return body + pack_crc(crc32_short(body, header.slot_seed) ^ header.key)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from segue.log import slots
 from segue.log.catalog import NEW_SUFFIX
-from segue.log.checksum import crc32_bulk, crc32_short
+from segue.log.checksum import crc32_bulk
 from segue.log.commit_queue import Request
 from segue.log.disk import Disk, storage_errors, storage_failed
 from segue.log.hot import NO_ROOM, HotTail, encode_batch
@@ -27,7 +27,6 @@ from segue.log.layout import (
     segment_filename,
 )
 from segue.log.live import PAYLOADS_READY, PUBLISHED, READY, SLOTS_READY, STATE, WRITTEN, Live
-from segue.log.slots import pack_body, pack_crc
 
 SLOTS_AHEAD_BYTES: Final = 4096
 PAYLOADS_AHEAD_BYTES: Final = 16 * 1024
@@ -115,8 +114,16 @@ class Tail(HotTail):
             return False
         time_us = max(time_us, self.time_us)
         after = crc32_bulk(payload, before)
-        body = pack_body(time_us, attr, position, length, 0, before, after)
-        self._write(payload, body + pack_crc(crc32_short(body, self.seed) ^ self.key), 1)
+        slot = slots.encode_one(
+            self.header,
+            time_us=time_us,
+            attr=attr,
+            position=position,
+            length=length,
+            before=before,
+            after=after,
+        )
+        self._write(payload, slot, 1)
         self._advance(index + 1, end, after, time_us)
         return True
 
