@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 from segue.errors import InvalidArgument
 from segue.log.disk import DIRECTORY_MODE, Disk
+from segue.testing.contents import Content
 from segue.values import dataclass
 
 SECTOR_BYTES: Final = 512
@@ -96,14 +97,15 @@ class RecordingDisk(Disk):
 
     def _take_stock(self) -> None:
         for directory, directories, files in os.walk(self._root):
+            place = Path(directory).relative_to(self._root)
             for name in directories:
-                self._names[Path(directory, name).relative_to(self._root)] = _DIRECTORY
+                self._names[place / name] = _DIRECTORY
             for name in files:
                 path = Path(directory, name)
                 if path.is_file():  # Pipes hold nothing that could be lost.
                     number = next(self._numbers)
-                    self._names[path.relative_to(self._root)] = number
-                    self._initial.contents[number] = bytearray(path.read_bytes())
+                    self._names[place / name] = number
+                    self._initial.contents[number] = Content.read(path)
         self._initial.names.update(self._names)
 
     # What the test asks ----------------------------------------------------------------------
@@ -277,14 +279,14 @@ class _Device:
 
     def __init__(self) -> None:
         self.names: dict[Path, int] = {}
-        self.contents: dict[int, bytearray] = {}
+        self.contents: dict[int, Content] = {}
         self._unsynced_names: list[Event] = []
         self._unsynced: dict[int, list[Event]] = {}
 
     def copy(self) -> "_Device":
         device = _Device()
         device.names = dict(self.names)
-        device.contents = {file: bytearray(data) for file, data in self.contents.items()}
+        device.contents = {file: content.copy() for file, content in self.contents.items()}
         return device
 
     def apply(self, event: Event) -> None:
@@ -292,7 +294,7 @@ class _Device:
             case "write" | "resize":
                 self._unsynced.setdefault(event.file, []).append(event)
             case "sync_data":
-                content = self.contents.setdefault(event.file, bytearray())
+                content = self.contents.setdefault(event.file, Content())
                 for change in self._unsynced.pop(event.file, ()):
                     _change(content, change)
             case "sync_directory":
@@ -313,7 +315,7 @@ class _Device:
                 waiting = [other for other in waiting if other.file != event.file]
         self._unsynced_names = waiting
 
-    def cut(self, random: Random) -> tuple[dict[Path, int], dict[int, bytearray]]:
+    def cut(self, random: Random) -> tuple[dict[Path, int], dict[int, Content]]:
         """Return the names and contents of one possible state after a power cut."""
         names = dict(self.names)
         keep = random.choice(_KEEP)
@@ -322,7 +324,7 @@ class _Device:
                 _change_name(names, event)
         contents = {}
         for file in sorted(set(names.values()) - {_DIRECTORY}):
-            content = contents[file] = bytearray(self.contents.get(file, b""))
+            content = contents[file] = self.contents.get(file, Content()).copy()
             keep = random.choice(_KEEP)
             for event in self._unsynced.get(file, ()):
                 _change_in_part(content, event, keep, random)
@@ -342,22 +344,22 @@ def _change_name(names: dict[Path, int], event: Event) -> None:
             names[event.path] = event.file
 
 
-def _change(content: bytearray, event: Event) -> None:
+def _change(content: Content, event: Event) -> None:
     if event.operation == "resize":
-        _resize(content, event.position)
+        content.resize(event.position)
     else:
-        _write(content, event.data, event.position)
+        content.write(event.data, event.position)
 
 
-def _change_in_part(content: bytearray, event: Event, keep: float, random: Random) -> None:
+def _change_in_part(content: Content, event: Event, keep: float, random: Random) -> None:
     """Do what is left of a change that nobody synced: all of it, some sectors, or nothing."""
     if event.operation == "resize":
         if random.random() < keep:
-            _resize(content, event.position)
+            content.resize(event.position)
         return
     end = event.position + len(event.data)
-    if end > len(content) and random.random() < keep:
-        _resize(content, end)  # The size may be there without the bytes.
+    if end > content.size_bytes and random.random() < keep:
+        content.resize(end)  # The size may be there without the bytes.
     torn = 0 < keep < 1 and random.random() < _TORN
     whole = random.random() < keep
     first = event.position - event.position % SECTOR_BYTES
@@ -365,25 +367,14 @@ def _change_in_part(content: bytearray, event: Event, keep: float, random: Rando
         if random.random() < keep if torn else whole:
             start, stop = max(sector, event.position), min(sector + SECTOR_BYTES, end)
             piece = event.data[start - event.position : stop - event.position]
-            _write(content, piece, start)
-
-
-def _resize(content: bytearray, size_bytes: int) -> None:
-    del content[size_bytes:]
-    content.extend(bytes(size_bytes - len(content)))
-
-
-def _write(content: bytearray, data: bytes, position: int) -> None:
-    if position > len(content):
-        _resize(content, position)
-    content[position : position + len(data)] = data
+            content.write(piece, start)
 
 
 def _scramble(
     file: int,
     snapshots: list[bytes],
     names: dict[Path, int],
-    contents: dict[int, bytearray],
+    contents: dict[int, Content],
     random: Random,
 ) -> None:
     """Leave of a file written through a mapping whatever the device happened to have."""
@@ -394,14 +385,14 @@ def _scramble(
             for name in [name for name, number in names.items() if number == file]:
                 del names[name]
         case 1:
-            contents[file] = bytearray(len(snapshots[-1]))
+            contents[file] = Content(bytes(len(snapshots[-1])))
         case 2:
-            contents[file] = bytearray(random.randbytes(len(snapshots[-1])))
+            contents[file] = Content(random.randbytes(len(snapshots[-1])))
         case _:
-            contents[file] = bytearray(random.choice(snapshots))
+            contents[file] = Content(random.choice(snapshots))
 
 
-def _materialise(target: Path, names: dict[Path, int], contents: dict[int, bytearray]) -> None:
+def _materialise(target: Path, names: dict[Path, int], contents: dict[int, Content]) -> None:
     target.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise InvalidArgument(f"{target} is not empty")
@@ -412,4 +403,4 @@ def _materialise(target: Path, names: dict[Path, int], contents: dict[int, bytea
         if names[name] == _DIRECTORY:
             path.mkdir(DIRECTORY_MODE)
         else:
-            path.write_bytes(contents[names[name]])
+            contents[names[name]].save(path)
