@@ -6,7 +6,7 @@ is what a doctor is called for.
 
 | file | subject |
 |---|---|
-| `command.py` | the verb: which looks are taken, and the exit code |
+| `command.py`, `looks.py` | the verb and its exit code; which looks are taken at what |
 | `check.py`, `running.py` | a verdict; looks that end in time and hide no other |
 | `directory.py` | all that is looked at in a directory |
 | `mounts.py`, `file_system.py` | the file system below it |

@@ -18,6 +18,7 @@ from segue.stores.opening import TOKEN_VARIABLE
 SERVER: Final = "server"
 VERSION: Final = "server version"
 LATENCY: Final = "server latency"
+CLIENT: Final = "server client"
 DURABLE: Final = "server durability"
 ANSWER_SECONDS_MAX: Final = 3.0
 """How long a server may take to answer one question."""
@@ -152,7 +153,7 @@ def segue_server_checks(url: str) -> Iterator[Check]:
     from importlib.util import find_spec
 
     if find_spec("msgspec") is None:
-        yield fail("extra http", "not installed, and http:// needs it", "pip install 'segue[http]'")
+        yield fail(CLIENT, "the extra `http` is not installed", "pip install 'segue[http]'")
         api = 1
     else:
         from segue.stores.http.wire.about import API
