@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from functools import reduce
 
 import segue
 
@@ -38,8 +39,8 @@ def after(balance: int, step: str) -> int:
 
 
 def work(queue: segue.Queue, balances: dict[str, int], hands: dict[str, set[str]]) -> None:
-    """Take steps until none comes for half a second. One of several threads."""
-    for job in queue.consume(wait=0.5):
+    """Take steps until none comes for a second. One of several threads."""
+    for job in queue.consume(wait=1):
         account, number, step = job.text.split()
         with contextlib.suppress(ConnectionError), job:
             if int(number) % 5 == 2 and job.attempt == 1:
@@ -53,12 +54,12 @@ def work(queue: segue.Queue, balances: dict[str, int], hands: dict[str, set[str]
 def run(store: segue.Store, name: str, *, in_groups: bool) -> int:
     """Push all steps, have them worked off, and return how many balances are right."""
     queue = store.queue(name, RULES)
-    items = [
-        segue.Item(body=f"{account} {number} {step}", group=account if in_groups else None)
+    plans = {account: steps_of(account) for account in ACCOUNTS}
+    queue.push_many(
+        segue.Item(body=f"{account} {number} {steps[number]}", group=account if in_groups else None)
         for number in range(STEPS)
-        for account, step in ((each, steps_of(each)[number]) for each in ACCOUNTS)
-    ]
-    queue.push_many(items)
+        for account, steps in plans.items()
+    )
     balances: dict[str, int] = defaultdict(int)
     hands: dict[str, set[str]] = defaultdict(set)
     workers = [threading.Thread(target=work, args=(queue, balances, hands)) for _ in range(WORKERS)]
@@ -67,11 +68,7 @@ def run(store: segue.Store, name: str, *, in_groups: bool) -> int:
     for worker in workers:
         worker.join()
 
-    expected = dict.fromkeys(ACCOUNTS, 0)
-    for account in ACCOUNTS:
-        for step in steps_of(account):
-            expected[account] = after(expected[account], step)
-    right = sum(balances[account] == expected[account] for account in ACCOUNTS)
+    right = sum(balances[account] == reduce(after, steps, 0) for account, steps in plans.items())
     most = max(len(names) for names in hands.values())
     print(f"{name}: {right} of {len(ACCOUNTS)} balances right, up to {most} workers for each")
     return right
