@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from segue.server.overlook import NOT_YET
+from segue.server.picture import NOT_YET
 from segue.tasks.worker import reports
 from tests.browser.acting import NONE, heading, rows
 from tests.browser.browser_support import Dashboard, until

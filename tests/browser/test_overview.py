@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from segue import Item
 from segue.server.building import CountingDisk, build_app
-from segue.server.overlook import NOT_YET
+from segue.server.picture import NOT_YET
 from segue.server.routes import overview
 from segue.server.samples import HISTORY_TOPIC, RULES, QueueSample, Sample, encoded
 from segue.server.serving import ServerThread

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 import segue
-from segue.server import paging, sampling, task_desk
+from segue.server import estimates, paging, task_desk
 from segue.server.letter_groups import LetterGroups
 from segue.server.routes import breakdown, overview
 from segue.stores.file.store import FileStore
@@ -27,7 +27,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_desk, "PATIENCE_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(tally, "LOOK_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", PATIENCE_SECONDS)
-    monkeypatch.setattr(sampling, "SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
     monkeypatch.setattr(breakdown, "CAUSES_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(overview, "PATIENCE_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setitem(_LOOK, "wait_seconds", PATIENCE_SECONDS)

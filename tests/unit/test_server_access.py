@@ -22,7 +22,7 @@ from segue.server.access import (
     is_own_host,
 )
 from segue.server.access_log import AccessLog, Note
-from segue.server.audit import Act, Audit, entries_of
+from segue.server.audit import Act, Audit, page_of
 from segue.server.flow import Standing
 from segue.server.health import LATE_SECONDS, Watchdog
 from segue.server.metrics import RequestMetrics, Snapshot, render
@@ -574,7 +574,7 @@ def test_the_access_log_survives_its_file_being_moved_away(tmp_path: Path) -> No
 def test_acts_are_kept_in_their_order_and_paged(tmp_path: Path) -> None:
     """The last page is the newest, and `after` goes on from where one was."""
     with open_directory(tmp_path, sync="os") as store:
-        assert list(entries_of(store, after=None, limit=10)) == []
+        assert page_of(store, limit=10).entries == []
         audit = Audit(store)
         for number in range(5):
             audit.note(
@@ -589,12 +589,12 @@ def test_acts_are_kept_in_their_order_and_paged(tmp_path: Path) -> None:
                 )
             )
         audit.close()
-        last = [entry.path for entry in entries_of(store, after=None, limit=2)]
-        behind = [entry.path for entry in entries_of(store, after=0, limit=2)]
+        last = [entry.path for entry in page_of(store, limit=2).entries]
+        behind = [entry.path for entry in page_of(store, after=0, limit=2).entries]
 
         assert last == ["/3", "/4"]
         assert behind == ["/1", "/2"]
-        assert list(entries_of(store, after=4, limit=2)) == []
+        assert page_of(store, after=4, limit=2).entries == []
         assert store.topic(AUDIT_TOPIC).partitions == 1
         assert store.topic(AUDIT_TOPIC).rules.keep_seconds == 90 * 86_400
 

@@ -10,10 +10,10 @@ from typing import Final, cast
 import pytest
 
 from segue import Item, QueueRules
-from segue.server import sample_readers, sampling
+from segue.server import estimate_readers, estimates
+from segue.server.estimate_readers import NO_REASON, PageReader, Reader, task_of
+from segue.server.estimates import Estimate, Estimates, estimate_of, reader_of
 from segue.server.open_queues import OpenQueues
-from segue.server.sample_readers import NO_REASON, PageReader, Reader, task_of
-from segue.server.sampling import Sample, Samples, reader_of, sample_of
 from segue.stores.contract import Queue, Store
 from segue.stores.opening import open_directory
 from segue.testing import ManualClock
@@ -49,9 +49,9 @@ def reader(store: Store, queue: Queue) -> Reader:
     return reader_of(store, queue, random.Random(7))
 
 
-def sampled(store: Store, queue: Queue) -> Sample:
+def sampled(store: Store, queue: Queue) -> Estimate:
     """Return what is found if it may take as long as it likes."""
-    return sample_of(reader(store, queue), random.Random(7), is_over=never)
+    return estimate_of(reader(store, queue), random.Random(7), is_over=never)
 
 
 def test_a_queue_of_a_directory_takes_no_client_of_redis_to_look_at(
@@ -116,8 +116,8 @@ def test_of_much_some_is_looked_at_and_weighed(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From every part of it: a third is red, however few were looked at."""
-    monkeypatch.setattr(sampling, "SAMPLE_MAX", 300)
-    monkeypatch.setattr(sampling, "STRETCH", 2)
+    monkeypatch.setattr(estimates, "SAMPLE_MAX", 300)
+    monkeypatch.setattr(estimates, "STRETCH", 2)
     queue.push_many([Item(body=b"x", group=f"r{number % 2}") for number in range(1_000)])
     queue.push_many([b"x"] * 2_000)
     found = sampled(store, queue)
@@ -132,8 +132,8 @@ def test_few_that_came_back_weigh_no_more_than_they_are(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are looked at, and of what was never delivered some: each counts by its share."""
-    monkeypatch.setattr(sampling, "SAMPLE_MAX", 100)
-    monkeypatch.setattr(sampling, "RESTING_MAX", 10)
+    monkeypatch.setattr(estimates, "SAMPLE_MAX", 100)
+    monkeypatch.setattr(estimates, "RESTING_MAX", 10)
     queue.push_many([b"x"] * 1_000)
     for job in queue.lease_many(40):
         queue.nack(job, reason="late", delay=3_600)
@@ -157,7 +157,7 @@ def test_looking_ends_when_it_has_taken_long_enough(store: Store, queue: Queue) 
     """What was read by then stands for all."""
     queue.push_many([Item(body=b"x", key="k")] * 1 + [b"x"] * 499)
     looks = iter([False, False, False, True])
-    found = sample_of(reader(store, queue), random.Random(7), is_over=lambda: next(looks, True))
+    found = estimate_of(reader(store, queue), random.Random(7), is_over=lambda: next(looks, True))
 
     assert 0 < found.sampled < 500
     assert found.of == 500
@@ -168,13 +168,13 @@ def test_large_messages_are_read_one_by_one(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten of eight megabytes at once would be too much."""
-    monkeypatch.setattr(sampling, "STRETCH_BYTES_MAX", 10)
+    monkeypatch.setattr(estimates, "STRETCH_BYTES_MAX", 10)
     queue.push_many([b"x" * 100] * 5)
     spans: list[int] = []
     real = reader(store, queue)
     fresh = type(real).fresh
 
-    def counted(self: Reader, span: sample_readers.Span) -> list[sample_readers.Seen]:
+    def counted(self: Reader, span: estimate_readers.Span) -> list[estimate_readers.Seen]:
         spans.append(span.stop - span.start)
         return fresh(self, span)
 
@@ -188,7 +188,7 @@ def test_large_messages_are_read_one_by_one(
 def test_another_store_is_judged_by_its_first_page(queue: Queue) -> None:
     """It is not known where its messages lie."""
     queue.push_many([Item(body=b"x", key="a")] * 1 + [Item(body=b"x", group="b", delay=60)])
-    found = sample_of(PageReader(queue), random.Random(7), is_over=never)
+    found = estimate_of(PageReader(queue), random.Random(7), is_over=never)
 
     assert found.is_exact
     assert found.keys == {"a": 1, "b": 1}
@@ -198,21 +198,21 @@ def test_what_was_found_is_told_again_for_a_few_seconds(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks every second costs next to nothing; and no more queues are kept than said."""
-    monkeypatch.setattr(sampling, "QUEUES_KEPT", 3)
-    monkeypatch.setattr(sampling, "SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(estimates, "QUEUES_KEPT", 3)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
     clock = ManualClock()
-    samples = Samples(clock.ticks)
+    samples = Estimates(clock.ticks)
     queue.push(b"x")
     first = samples.of(store, queue)
     queue.push(b"y")
     again = samples.of(store, queue)
-    clock.advance(seconds=sampling.KEPT_SECONDS)
+    clock.advance(seconds=estimates.KEPT_SECONDS)
     later = samples.of(store, queue)
-    for number in range(sampling.QUEUES_KEPT):
+    for number in range(estimates.QUEUES_KEPT):
         samples.of(store, store.queue(f"q{number}"))
 
     assert (first.of, again.of, later.of) == (1, 1, 2)
-    assert len(samples._kept) == sampling.QUEUES_KEPT
+    assert len(samples._kept) == estimates.QUEUES_KEPT
     assert "jobs" not in samples._kept
 
 
@@ -227,7 +227,7 @@ def test_what_was_found_is_told_again_for_a_few_seconds(
         (b'{"task":5}', None),
         (b"[1]", None),
         (b"\xff", None),
-        (b'{"task":"' + b"n" * 500 + b'"}', "n" * 200),
+        (b'{"task":"' + b"n" * 500 + b'"}', None),
         (b' { "task" : "a\\"b" , "args": "' + b"x" * 100_000 + b'"}', 'a"b'),
         (b'{"args": "' + b"x" * 100_000 + b'"}', None),
     ],
@@ -238,7 +238,7 @@ def test_the_name_of_a_task_is_read(body: bytes, task: str | None) -> None:
 
 
 def test_without_the_extra_no_message_is_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_readers, "_reading_tasks", lambda: None)
+    monkeypatch.setattr(estimate_readers, "_reading_tasks", lambda: None)
 
     assert task_of(b'{"task":"resize"}') is None
 
@@ -254,7 +254,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def place(scratch: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A machine that is busy finds as much as one that is not."""
-    monkeypatch.setattr(sampling, "SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
     with placed(scratch, ticks=clock.ticks) as place:
         yield place
 
@@ -314,7 +314,7 @@ def test_a_queue_that_is_removed_is_made_of_nothing(place: Place, clock: ManualC
     place.store.queue("jobs").push(b"x")
     before = place.ask("GET", BREAKDOWN).json["of"]
     place.ask("DELETE", "/api/v1/queues/jobs")
-    clock.advance(seconds=sampling.KEPT_SECONDS)
+    clock.advance(seconds=estimates.KEPT_SECONDS)
 
     assert before == 1
     assert place.ask("GET", BREAKDOWN).json["of"] == 0
@@ -325,7 +325,7 @@ def test_damaged_messages_are_passed_over(
 ) -> None:
     """The others stand for them."""
     monkeypatch.setattr("segue.log.segment.SETTLE_SECONDS", 0)
-    monkeypatch.setattr(sampling, "STRETCH_WHOLE", 1)
+    monkeypatch.setattr(estimates, "STRETCH_WHOLE", 1)
     queue = place.store.queue("jobs")
     for name in ("first", "second", "third"):
         queue.push(b"x", group=name)

@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from segue.errors import StorageError
 from segue.log.layout import NAME_CHARACTERS_MAX
 from segue.server import historian, history
+from segue.server import sampler as sampling
 from segue.server.building import build_app
 from segue.server.flow import Standing
-from segue.server.historian import SAMPLE_SECONDS, WHOLE_SECONDS, Historian, Sampler
+from segue.server.historian import SAMPLE_SECONDS, Historian
 from segue.server.history import GAP_SECONDS, History, Points
 from segue.server.open_queues import OpenQueues
-from segue.server.overlook import QUEUES_LOOKED_MAX, Overlook, Picture, Row
+from segue.server.overlook import QUEUES_LOOKED_MAX, Overlook
+from segue.server.picture import Picture, Row
+from segue.server.sampler import WHOLE_SECONDS, Sampler
 from segue.server.samples import (
     HISTORY_TOPIC,
     QUEUES_SAMPLED_MAX,
@@ -476,7 +479,7 @@ def test_of_many_queues_that_are_gone_at_once_some_are_said_to_be_the_next_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No sample has more than whoever reads it believes."""
-    monkeypatch.setattr(historian, "QUEUES_SAMPLED_MAX", 2)
+    monkeypatch.setattr(sampling, "QUEUES_SAMPLED_MAX", 2)
     sampler = Sampler()
     taken(sampler, picture(1, ("a", 1), ("b", 1), ("c", 1)))
     said = [taken(sampler, picture(number)).gone for number in (2, 3, 4)]

@@ -17,7 +17,8 @@ from segue.server import listeners, overlook
 from segue.server.building import CountingDisk, build_app
 from segue.server.flow import Flow, standing_of
 from segue.server.historian import Historian
-from segue.server.overlook import LATE_SECONDS, NOT_YET, STUCK
+from segue.server.overlook import LATE_SECONDS, STUCK
+from segue.server.picture import NOT_YET
 from segue.server.routes import operating, overview
 from segue.server.tokens import RoleName, remove_token
 from segue.stores.contract import Counts, Queue, QueueStats

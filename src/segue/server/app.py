@@ -32,6 +32,7 @@ from segue.server.asgi import (
 )
 from segue.server.bodies import COUNTED_BYTES, Bodies
 from segue.server.call import Call
+from segue.server.estimates import Estimates
 from segue.server.health import Watchdog
 from segue.server.historian import Historian
 from segue.server.letter_groups import LetterGroups
@@ -42,7 +43,6 @@ from segue.server.overlook import LOOK_SECONDS, Overlook
 from segue.server.refusal import Refused
 from segue.server.requests import Remembered, Requests, key_of
 from segue.server.routing import LiveStream, Reply, Role, Route, Router, Stream
-from segue.server.sampling import Samples
 from segue.server.sessions import Sessions
 from segue.server.task_desk import TaskDesk
 from segue.server.threads import Threads
@@ -110,7 +110,7 @@ class App:
         self.overlook = Overlook(store, self.queues, syncs=self._syncs, clock=clock, ticks=ticks)
         self.historian = Historian(store, self.overlook, records=records_history, clock=clock)
         self.letter_groups = LetterGroups(self.queue, self.forget_queue, clock=clock)
-        self.samples = Samples(ticks)
+        self.estimates = Estimates(ticks)
         self.listeners = Listeners(partial(self.overlook.picture, LOOK_SECONDS), self.in_thread)
         self._found: dict[tuple[str, bytes], tuple[Route, list[str]]] = {}
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}

@@ -6,7 +6,6 @@ this. What cannot be written is logged, so that it is somewhere.
 
 import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -91,11 +90,6 @@ class Audit:
     def close(self) -> None:
         """Return once everything is written down."""
         self._thread.shutdown()
-
-
-def entries_of(store: Store, *, after: int | None, limit: int) -> Iterator[Entry]:
-    """Yield acts in their order: those behind offset `after`, or the last ones."""
-    yield from page_of(store, after=after, limit=limit).entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from segue.stores.contract import Queue, Store
 
 if TYPE_CHECKING:
     from segue.server.access import Grant, Guard
+    from segue.server.estimates import Estimates
     from segue.server.historian import Historian
     from segue.server.letter_groups import LetterGroups
     from segue.server.listeners import Listeners
     from segue.server.operations import Operations
     from segue.server.overlook import Overlook
     from segue.server.requests import Requests
-    from segue.server.sampling import Samples
     from segue.server.sessions import Sessions
     from segue.server.task_desk import TaskDesk
     from segue.server.waiting import Waiting
@@ -41,7 +41,7 @@ class Desk(Protocol):
     historian: "Historian"
     listeners: "Listeners"
     letter_groups: "LetterGroups"
-    samples: "Samples"
+    estimates: "Estimates"
     is_quick: bool
     router: Router
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from segue.server.access import Grant
-from segue.server.overlook import LOOK_SECONDS, Picture
+from segue.server.overlook import LOOK_SECONDS
+from segue.server.picture import Picture
 from segue.server.refusal import Refused
 
 logger = logging.getLogger(__name__)

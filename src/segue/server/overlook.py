@@ -12,9 +12,8 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,6 +21,7 @@ from segue.clock import Clock, Ticks, system_clock, system_ticks
 from segue.errors import LogClosed, SegueError, StoreClosed
 from segue.server.flow import Flow, Standing, per_second, standing_of
 from segue.server.open_queues import OpenQueues, queues_max
+from segue.server.picture import NOT_YET, DiskSpace, Picture, Row
 from segue.server.task_flow import Crew, crew_of
 from segue.server.topic_sizes import TopicSizes
 from segue.stores.contract import QueueStats, Store
@@ -52,55 +52,8 @@ DISK_SECONDS: Final = 5.0
 CLOSING_SECONDS: Final = 1.0
 """How long the end waits for a look that is under way."""
 
-NOT_YET: Final = "not looked at yet"
 STUCK: Final = "does not answer; what is shown is what was last known"
 FAILED: Final = "cannot be looked at; the server's log says more"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A queue as it was last seen."""
-
-    name: str
-    standing: Standing | None = None
-    flow: Flow | None = None
-    """What happened between the last two looks at it; None until there are two."""
-    flow_seconds: float = 0.0
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSpace:
-    """Of the device that a directory is on."""
-
-    total_bytes: int
-    free_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """The whole store as it was last seen."""
-
-    number: int = 0
-    """Grows with every look."""
-    at_us: int
-    """When the last look was finished; of what is known before the first one is, when it was told.
-    """
-    rows: tuple[Row, ...] = ()
-    """By name. Some may be of a look that is under way."""
-    others: tuple[str, ...] = ()
-    """Queues that are not looked at: there are too many."""
-    is_whole: bool = False
-    """Whether every queue was looked at, or cannot be."""
-    crew: Crew | None = None
-    """None where the extra `tasks` is not installed."""
-    disk: DiskSpace | None = None
-    """None unless the store is a directory."""
-    topic_bytes: Mapping[str, int] = field(default_factory=dict)
-    """What topics take up on that disk."""
-    syncs: int | None = None
-    """How often the store synced since the server started, where that is counted."""
-    syncs_per_second: float | None = None
 
 
 @dataclass(slots=True)

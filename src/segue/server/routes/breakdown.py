@@ -26,23 +26,23 @@ def breakdown(call: Call) -> Breakdown:
     has_dead = queue.count().dead > 0
     if has_dead:
         call.desk.letter_groups.ask_for(queue.name)
-    sample = call.desk.samples.of(call.store, queue)
+    estimate = call.desk.estimates.of(call.store, queue)
     return Breakdown(
-        sampled=sample.sampled,
-        of=sample.of,
-        is_exact=sample.is_exact,
+        sampled=estimate.sampled,
+        of=estimate.of,
+        is_exact=estimate.is_exact,
         keys=[
-            KeyShare(key=key, count=count, share=_share(count, sample.of))
-            for key, count in sample.keys.most_common(SHOWN_MAX)
+            KeyShare(key=key, count=count, share=_share(count, estimate.of))
+            for key, count in estimate.keys.most_common(SHOWN_MAX)
         ],
         tasks=[
-            TaskShare(task=task, count=count, share=_share(count, sample.of))
-            for task, count in sample.tasks.most_common(SHOWN_MAX)
+            TaskShare(task=task, count=count, share=_share(count, estimate.of))
+            for task, count in estimate.tasks.most_common(SHOWN_MAX)
         ],
         causes=_causes(call, queue.name) if has_dead else [],
         returned=[
             ReturnedCount(reason=reason, count=count)
-            for reason, count in sample.returned.most_common(SHOWN_MAX)
+            for reason, count in estimate.returned.most_common(SHOWN_MAX)
         ],
     )
 

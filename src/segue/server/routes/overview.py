@@ -11,7 +11,7 @@ from segue.server.access import Grant
 from segue.server.call import Call
 from segue.server.flow import per_second
 from segue.server.history import WHOLE_NUMBERS, Points
-from segue.server.overlook import NOT_YET, Picture, Row
+from segue.server.picture import NOT_YET, Picture, Row
 from segue.server.refusal import Refused
 from segue.server.routes.about import about
 from segue.server.routing import EVENT_STREAM, LiveStream, Role, Route

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 from segue.clock import Ticks
-from segue.server.sample_readers import (
+from segue.server.estimate_readers import (
     FileReader,
     PageReader,
     Reader,
@@ -48,7 +48,7 @@ QUEUES_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Estimate:
     """What waits in a queue, by what it counts for. Counts are estimated unless all was seen."""
 
     sampled: int
@@ -63,8 +63,8 @@ class Sample:
         return self.sampled == self.of
 
 
-class Samples:
-    """The samples of all queues of a server, each for a few seconds. Safe from any thread."""
+class Estimates:
+    """The estimates of all queues of a server, each for a few seconds. Safe from any thread."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Samples:
         self._monotonic = monotonic
         self._chance = chance or random.Random()
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[int, Sample]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, Estimate]] = OrderedDict()
 
-    def of(self, store: Store, queue: Queue) -> Sample:
+    def of(self, store: Store, queue: Queue) -> Estimate:
         """Return what waits in a queue, as it was a few seconds ago at most."""
         now_us = self._ticks()
         with self._lock:
@@ -87,17 +87,17 @@ class Samples:
         if kept is not None and 0 <= now_us - kept[0] < KEPT_SECONDS * 1_000_000:
             return kept[1]
         deadline = self._monotonic() + SECONDS_MAX
-        sample = sample_of(
+        estimate = estimate_of(
             reader_of(store, queue, self._chance),
             self._chance,
             is_over=lambda: self._monotonic() >= deadline,
         )
         with self._lock:
-            self._kept[queue.name] = now_us, sample
+            self._kept[queue.name] = now_us, estimate
             self._kept.move_to_end(queue.name)
             while len(self._kept) > QUEUES_KEPT:
                 self._kept.popitem(last=False)
-        return sample
+        return estimate
 
 
 def reader_of(store: Store, queue: Queue, chance: random.Random) -> Reader:
@@ -116,7 +116,7 @@ def reader_of(store: Store, queue: Queue, chance: random.Random) -> Reader:
     return PageReader(queue)
 
 
-def sample_of(reader: Reader, chance: random.Random, *, is_over: Callable[[], bool]) -> Sample:
+def estimate_of(reader: Reader, chance: random.Random, *, is_over: Callable[[], bool]) -> Estimate:
     """Return what waits in a queue, judged by what is read until `is_over`."""
     survey = reader.survey()
     resting = reader.resting(RESTING_MAX, is_over) if survey.resting else []
@@ -125,7 +125,7 @@ def sample_of(reader: Reader, chance: random.Random, *, is_over: Callable[[], bo
     parts = [(survey.resting, resting), (fresh_count, fresh)]
     of = sum(max(count, len(seen)) for count, seen in parts)
     covered = sum(max(count, len(seen)) for count, seen in parts if seen)
-    sample = Sample(
+    estimate = Estimate(
         sampled=len(resting) + len(fresh),
         of=of,
         keys=Counter(),
@@ -133,7 +133,7 @@ def sample_of(reader: Reader, chance: random.Random, *, is_over: Callable[[], bo
         returned=Counter(),
     )
     weighed: dict[tuple[int, str], float] = {}
-    counters = (sample.keys, sample.tasks, sample.returned)
+    counters = (estimate.keys, estimate.tasks, estimate.returned)
     for count, seen in parts:
         if seen:
             weight = max(1.0, count / len(seen)) * of / covered
@@ -143,7 +143,7 @@ def sample_of(reader: Reader, chance: random.Random, *, is_over: Callable[[], bo
                         weighed[place, text] = weighed.get((place, text), 0.0) + weight
     for (place, text), count_weighed in weighed.items():
         counters[place][text] = max(1, round(count_weighed))
-    return sample
+    return estimate
 
 
 def _fresh(

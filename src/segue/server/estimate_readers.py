@@ -35,7 +35,6 @@ STALE_SHARE: Final = 4
 """How many places in line are looked at for each message: some stand for what has moved on."""
 TASK_BYTES_MAX: Final = 64 << 10
 """How large a message may be that is read whole to see which task it is for."""
-TASK_CHARACTERS_MAX: Final = 200
 NO_REASON: Final = "(no reason)"
 
 _UNREADABLE: Final = (Damage, OffsetOutOfRange, RecordRemoved)
@@ -292,7 +291,7 @@ def _reading_tasks() -> Callable[[bytes], str | None] | None:
 
     def read(body: bytes) -> str | None:
         try:
-            return read_envelope(body).task[:TASK_CHARACTERS_MAX]
+            return read_envelope(body).task
         except InvalidArgument:
             return None
 
