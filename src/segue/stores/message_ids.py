@@ -4,9 +4,11 @@ from typing import Final
 
 from segue.delivery.events import ASIDE
 from segue.delivery.message import Key, MessageId
+from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 
-DIGITS_MAX: Final = 20
+NUMBER_MAX: Final = (1 << 64) - 1
+DIGITS_MAX: Final = len(str(NUMBER_MAX))
 
 
 def message_id(lane: int, offset: int) -> MessageId:
@@ -19,12 +21,11 @@ def key_of(message: str) -> Key:
     given: object = message
     if isinstance(given, str):
         lane, _, offset = given.rpartition("-")
-        if lane == "later":
-            lane = str(ASIDE)
-        elif lane == str(ASIDE):
-            lane = ""
-        if _is_number(lane) and _is_number(offset):
-            return Key(int(lane), int(offset))
+        if _is_number(offset):
+            if lane == "later":
+                return Key(ASIDE, int(offset))
+            if _is_number(lane) and int(lane) <= PRIORITY_MAX:
+                return Key(int(lane), int(offset))
     raise InvalidArgument(f"{message!r} is no message id")
 
 
@@ -40,4 +41,5 @@ def lease_of(receipt: object) -> tuple[int, int, int]:
 
 def _is_number(text: str) -> bool:
     """Tell whether `text` is a whole number that fits in 64 bits."""
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    return is_number and int(text) <= NUMBER_MAX
