@@ -1,20 +1,28 @@
 """Declaring tasks and queues, and the App's hold on its store."""
 
+import asyncio
 import functools
 import os
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
+import segue
 from segue.delivery.retry import Backoff
-from segue.errors import BadArguments, InvalidArgument, InvalidName, TaskNotFound
+from segue.errors import BadArguments, InvalidArgument, InvalidName, ResultTimeout, TaskNotFound
 from segue.tasks import App, AsyncTask, Cron, Every, State, Task
 from segue.tasks.envelope import TASK_NAME_MAX
+from segue.tasks.events import EventLog
 from segue.testing import ManualClock
 from tests.contract.task_support import manual_app, work
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @pytest.fixture
@@ -315,6 +323,47 @@ def test_an_app_that_was_closed_opens_again_when_it_is_needed(app: App) -> None:
     app.close()
 
     assert result.state is State.PENDING
+
+
+def test_whoever_waits_in_an_event_loop_asks_the_store_in_another_thread(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may take its time: neither opening it nor asking it may hold up the loop."""
+
+    @app.task
+    def job() -> None: ...
+
+    result = job.enqueue()
+    app.close()
+    asked_by: list[int] = []
+
+    def noted(act: Callable[P, R]) -> Callable[P, R]:
+        def noting(*args: P.args, **kwargs: P.kwargs) -> R:
+            asked_by.append(threading.get_ident())
+            return act(*args, **kwargs)
+
+        return noting
+
+    monkeypatch.setattr("segue.tasks.opened.open", noted(segue.open))
+    monkeypatch.setattr(EventLog, "end", noted(EventLog.end))
+    with pytest.raises(ResultTimeout):
+        asyncio.run(result.get_async(0))
+
+    assert len(asked_by) > 1
+    assert threading.get_ident() not in asked_by
+
+
+def test_whoever_waits_in_an_event_loop_waits_no_longer_than_asked_for(app: App) -> None:
+    """As who waits in a thread: the error is a TimeoutError, and no reason to go on."""
+
+    @app.task
+    def job() -> None: ...
+
+    result = job.enqueue()
+
+    for seconds in (0, 0.01):
+        with pytest.raises(ResultTimeout, match="is pending"):
+            asyncio.run(asyncio.wait_for(result.get_async(seconds), 20))
 
 
 def test_an_app_may_go_on_with_another_store(app: App, scratch: Path) -> None:

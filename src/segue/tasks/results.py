@@ -90,7 +90,8 @@ class Result(Generic[R]):
     async def get_async(self, timeout: Duration | None = None) -> R:
         """Wait for the result without holding up the event loop."""
         timeout_us = duration_us(timeout, name="timeout")
-        return self._value(await wait_until_async(self._app.watch, self._look, self.id, timeout_us))
+        watch = await in_thread(lambda: self._app.watch)  # It may have to be opened.
+        return self._value(await wait_until_async(watch, self._look, self.id, timeout_us))
 
     def cancel(self) -> bool:
         """Have the task not run, or stop if it runs; tell whether it was not finished yet.
@@ -136,15 +137,15 @@ class Watch:
 
     @contextmanager
     def telling(self, task_id: str, tell: Callable[[], None]) -> Iterator[None]:
-        """Call `tell`, in another thread, whenever the task may have finished, from now on."""
+        """Call `tell`, in another thread, whenever the task may have finished, from now on.
+
+        Asks nobody here: event loops wait by this, too.
+        """
         key = task_id.encode()
         with self._lock:
             self._waiting.setdefault(key, []).append(tell)
             if self._thread is None and not self._closed:
-                start = self._log.end()
-                self._thread = threading.Thread(
-                    target=self._run, args=(start,), name="segue-results", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name="segue-results", daemon=True)
                 self._thread.start()
         try:
             yield
@@ -155,8 +156,9 @@ class Watch:
                 if not waiting:
                     del self._waiting[key]
 
-    def _run(self, start: int) -> None:
+    def _run(self) -> None:
         idle_since: float | None = None
+        start: int | None = None
         while True:
             with self._lock:
                 if self._waiting:
@@ -169,6 +171,9 @@ class Watch:
                     self._thread = None
                     return
             try:
+                if start is None:
+                    start = self._log.end()
+                    self._tell_all()  # What came before that they find by looking once more.
                 for record in self._log.topic.follow({0: start}, timeout=FOLLOW_SECONDS):
                     start = record.offset + 1
                     if record.key is not None and record.key in self._waiting:
@@ -186,6 +191,12 @@ class Watch:
             except (SegueError, OSError) as error:
                 logger.warning("results may be told late reason=%s", error)
                 time.sleep(FOLLOW_SECONDS)
+
+    def _tell_all(self) -> None:
+        with self._lock:
+            waiting = [tell for each in self._waiting.values() for tell in each]
+        for tell in waiting:
+            tell()
 
     def _tell(self, key: bytes, value: bytes | None) -> None:
         event = read_event(value)
@@ -243,8 +254,9 @@ async def wait_until_async(
             record = await in_thread(look, task_id)
             if record.state in TERMINAL:
                 return record
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), _pause(record, pause, deadline))
+            seconds = _pause(record, pause, deadline)
+            with suppress(TimeoutError):  # Not around the line before: that one is ours.
+                await asyncio.wait_for(news.wait(), seconds)
             news.clear()
             pause = min(2 * pause, LOOK_SECONDS_MAX)
 
