@@ -24,9 +24,11 @@ from segue.server.routes import (
     seed,
     segment_map,
     segments,
+    task_acts,
     tasks,
     timeline,
     topics,
+    workers,
 )
 from segue.server.routing import Route
 
@@ -52,6 +54,8 @@ ALL: tuple[Route, ...] = (
     *segment_map.ROUTES,
     *bulk.ROUTES,
     *tasks.ROUTES,
+    *task_acts.ROUTES,
+    *workers.ROUTES,
     *schedules.ROUTES,
     *seed.ROUTES,
     *dapr.ROUTES,

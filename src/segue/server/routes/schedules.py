@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from segue.errors import AccessDenied, InvalidArgument, QueueFull
 from segue.server.call import Call
 from segue.server.refusal import Refused
-from segue.server.routes.tasks import asking, needing_tasks
+from segue.server.routes.tasks import NOT_INSTALLED, asking, needing_tasks
 from segue.server.routing import Role, Route
 from segue.stores.http.wire.queues import Removed
 from segue.stores.http.wire.tasks import Fired, ScheduleJson, Schedules
@@ -89,7 +89,6 @@ def _existing(call: Call) -> "ScheduleState":
 
 
 _SCHEDULE: Final = "/schedules/{schedule}"
-_NOT_INSTALLED: Final = 501
 
 ROUTES: Final = (
     Route(
@@ -100,7 +99,7 @@ ROUTES: Final = (
         about="schedules",
         handle_async=asking(find),
         answer=Schedules,
-        statuses=(_NOT_INSTALLED,),
+        statuses=(NOT_INSTALLED,),
     ),
     Route(
         method="POST",
@@ -113,7 +112,7 @@ ROUTES: Final = (
         is_audited=True,
         answer=Fired,
         errors=(QueueFull, AccessDenied),
-        statuses=(404, _NOT_INSTALLED),
+        statuses=(404, NOT_INSTALLED),
     ),
     Route(
         method="DELETE",
@@ -124,6 +123,6 @@ ROUTES: Final = (
         is_guarded=False,
         handle_async=asking(remove),
         answer=Removed,
-        statuses=(404, _NOT_INSTALLED),
+        statuses=(404, NOT_INSTALLED),
     ),
 )

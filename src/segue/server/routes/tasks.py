@@ -1,4 +1,4 @@
-"""Tasks, without any code of theirs: queueing, looking, cancelling, bringing back.
+"""Tasks, without any code of theirs: which there are, and what became of them.
 
 A task is a message; `/tasks/{queue}/{message}` is its id. Roles and names go by the queue.
 """
@@ -16,22 +16,15 @@ from segue.errors import (
     AccessDenied,
     InvalidArgument,
     InvalidName,
-    QueueFull,
-    RecordTooLarge,
     TaskNotFound,
 )
 from segue.server.call import Call
 from segue.server.refusal import Refused
 from segue.server.routing import AsyncHandler, Role, Route
 from segue.server.task_desk import ExtraMissing
-from segue.server.tracing import with_trace
 from segue.server.waiting import WAIT_SECONDS_MAX
 from segue.stores.http.wire.tasks import (
-    Cancelled,
     Counted,
-    EnqueueTask,
-    Queued,
-    Retried,
     StateCounts,
     TaskCountsJson,
     TaskEventJson,
@@ -39,14 +32,11 @@ from segue.stores.http.wire.tasks import (
     TaskJson,
     Tasks,
     TaskState,
-    WorkerJson,
-    Workers,
 )
 
 if TYPE_CHECKING:
     from segue.tasks.events import TaskEvent
     from segue.tasks.records import TaskRecord
-    from segue.tasks.worker.reports import WorkerReport
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 10_000
@@ -268,95 +258,9 @@ def is_finished(record: "TaskRecord") -> bool:
     return record.state in TERMINAL
 
 
-def workers(call: Call) -> Workers:
-    """Tell which workers are there, and which of late fell silent."""
-    tasks = call.desk.tasks
-    _ = tasks.desk  # Raises ExtraMissing.
-    from segue.tasks.worker.reports import read_reports
-
-    now_us = tasks.clock()
-
-    def told(reports: "list[WorkerReport]") -> list[WorkerJson]:
-        return [
-            msgspec.convert(report, WorkerJson, from_attributes=True)
-            for report in reports
-            if all(map(call.grant.covers, report.queues))
-        ]
-
-    return Workers(
-        workers=told(read_reports(call.store, now_us)), silent=told(tasks.silent.reports(now_us))
-    )
-
-
-# Acting ----------------------------------------------------------------------------------------
-
-
-async def enqueue(call: Call) -> Queued:
-    """Queue a call of a task, and wake a worker that waits for one."""
-    body = with_trace([call.body(EnqueueTask)], call.headers)[0]
-    queue = call.names[0]
-    task_id = await needing_tasks(call, lambda: _push(call, body))
-    call.desk.waiting.wake(queue)
-    return Queued(id=task_id, task=body.task)
-
-
-def _push(call: Call, body: EnqueueTask) -> str:
-    tasks = call.desk.tasks
-    _ = tasks.desk  # Raises ExtraMissing.
-    from segue.tasks.envelope import TASK_NAME_MAX, Envelope, write_envelope
-    from segue.tasks.records import task_id_of
-    from segue.tasks.rules import PRIORITY_DEFAULT
-
-    name = body.task
-    if not name.strip() or not name.isprintable() or len(name) > TASK_NAME_MAX:
-        raise InvalidArgument(
-            f"the name of a task is printable text of at most {TASK_NAME_MAX} characters"
-        )
-    if body.delay is not None and body.at_us is not None:
-        raise InvalidArgument("a call has a delay or a time, not both")
-    try:
-        envelope = Envelope(name, body.arguments(), body.retries, body.timeout)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
-    delay = body.delay
-    if body.at_us is not None:
-        delay = max(0, body.at_us - tasks.clock()) / 1_000_000 or None
-    message = call.queue.push(
-        write_envelope(envelope),
-        priority=PRIORITY_DEFAULT if body.priority is None else body.priority,
-        delay=delay,
-        ttl=body.ttl,
-        # As a task names them: those of two tasks are not the same.
-        key=None if body.unique is None else f"{name}:{body.unique}",
-        group=None if body.key is None else f"{name}:{body.key}",
-        headers=body.headers,
-        wait=0,
-    )
-    return task_id_of(call.names[0], message)
-
-
-def cancel(call: Call) -> Cancelled:
-    """Have a task not run, or stop if it runs."""
-    return Cancelled(cancelled=call.desk.tasks.desk.cancel(id_of(call)))
-
-
-async def retry(call: Call) -> Retried:
-    """Bring a dead task back, and wake a worker that waits for one."""
-
-    def bring_back() -> bool:
-        desk = call.desk.tasks.desk
-        desk.record(id_of(call))  # Raises TaskNotFound.
-        return desk.retry(id_of(call))
-
-    retried = await needing_tasks(call, bring_back)
-    if retried:
-        call.desk.waiting.wake(call.names[0])
-    return Retried(retried=retried)
-
-
-_TASK: Final = "/tasks/{queue}/{message}"
-_ASKING: Final = (InvalidArgument, InvalidName, TaskNotFound)
-_NOT_INSTALLED: Final = 501
+TASK: Final = "/tasks/{queue}/{message}"
+ASKING: Final = (InvalidArgument, InvalidName, TaskNotFound)
+NOT_INSTALLED: Final = 501
 
 ROUTES: Final = (
     Route(
@@ -369,7 +273,7 @@ ROUTES: Final = (
         query=Filter,
         answer=Tasks,
         errors=(InvalidArgument, InvalidName, AccessDenied),
-        statuses=(_NOT_INSTALLED,),
+        statuses=(NOT_INSTALLED,),
     ),
     Route(
         method="GET",
@@ -379,84 +283,40 @@ ROUTES: Final = (
         about="tasks",
         handle_async=asking(counts),
         answer=Counted,
-        statuses=(_NOT_INSTALLED,),
-    ),
-    Route(
-        method="POST",
-        path="/tasks/{queue}",
-        summary="Queue a call of a task",
-        role=Role.PRODUCE,
-        about="tasks",
-        handle_async=enqueue,
-        body=EnqueueTask,
-        answer=Queued,
-        errors=(InvalidArgument, InvalidName, RecordTooLarge, QueueFull),
-        statuses=(_NOT_INSTALLED,),
+        statuses=(NOT_INSTALLED,),
     ),
     Route(
         method="GET",
-        path=_TASK,
+        path=TASK,
         summary="Tell all that is known of a task",
         role=Role.READ,
         about="tasks",
         handle_async=asking(show),
         answer=TaskJson,
-        errors=_ASKING,
-        statuses=(_NOT_INSTALLED,),
+        errors=ASKING,
+        statuses=(NOT_INSTALLED,),
     ),
     Route(
         method="GET",
-        path=f"{_TASK}/events",
+        path=f"{TASK}/events",
         summary="Tell what happened to a task",
         role=Role.READ,
         about="tasks",
         handle_async=asking(events),
         answer=TaskEvents,
-        errors=_ASKING,
-        statuses=(_NOT_INSTALLED,),
+        errors=ASKING,
+        statuses=(NOT_INSTALLED,),
     ),
     Route(
         method="GET",
-        path=f"{_TASK}/result",
+        path=f"{TASK}/result",
         summary="Wait until a task is finished; 204 if it is not yet",
         role=Role.READ,
         about="tasks",
         handle_async=result,
         query=Wait,
         answer=TaskJson,
-        errors=_ASKING,
-        statuses=(204, _NOT_INSTALLED),
-    ),
-    Route(
-        method="POST",
-        path=f"{_TASK}/cancel",
-        summary="Have a task not run, or stop if it runs",
-        role=Role.ADMIN,
-        about="tasks",
-        handle_async=asking(cancel),
-        answer=Cancelled,
-        errors=_ASKING,
-        statuses=(_NOT_INSTALLED,),
-    ),
-    Route(
-        method="POST",
-        path=f"{_TASK}/retry",
-        summary="Bring a dead task back, with all its tries anew",
-        role=Role.ADMIN,
-        about="tasks",
-        handle_async=retry,
-        answer=Retried,
-        errors=_ASKING,
-        statuses=(_NOT_INSTALLED,),
-    ),
-    Route(
-        method="GET",
-        path="/workers",
-        summary="Tell which workers are there, what they are at, and which fell silent of late",
-        role=Role.READ,
-        about="tasks",
-        handle_async=asking(workers),
-        answer=Workers,
-        statuses=(_NOT_INSTALLED,),
+        errors=ASKING,
+        statuses=(204, NOT_INSTALLED),
     ),
 )
