@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+DEMO_ARGS ?=
 LOCK_ARGS ?=
 
 VENV := .venv
@@ -44,8 +45,8 @@ USED_BROWSER := $(if $(SEGUE_BROWSER),,$(BROWSER))
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
 
-demo: $(STAMP) ## Show what Segue does, in one short run
-	$(BIN)/python examples/demo.py
+demo: $(STAMP) ## Show the whole of Segue, Spark included (DEMO_ARGS=--short for a sixth of it)
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(STAMP) $(USED_BROWSER) ## Run the tests on all cores (PYTEST_ARGS="-k lease" narrows them)
 	@$(call run_tests)

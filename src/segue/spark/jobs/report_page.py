@@ -17,6 +17,8 @@ SERIES_MAX: Final = 6
 """As many as can be told apart by colour."""
 DOTS_MAX: Final = 60
 DAY_SECONDS: Final = 86_400
+SHORT_SECONDS: Final = 600
+"""What takes no longer is told by the second."""
 TEXT_CHARACTERS_MAX: Final = 400
 WHOLE_FROM: Final = 1000
 """What is larger is shown without decimals."""
@@ -237,7 +239,9 @@ def _short(value: float) -> str:
 
 def _moment(seconds: int, span_seconds: int) -> str:
     moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%d" if span_seconds > 10 * DAY_SECONDS else "%m-%d %H:%M")
+    if span_seconds > 10 * DAY_SECONDS:
+        return moment.strftime("%Y-%m-%d")
+    return moment.strftime("%m-%d %H:%M" if span_seconds > SHORT_SECONDS else "%H:%M:%S")
 
 
 _STYLE: Final = """

@@ -1,0 +1,97 @@
+"""`make demo` as a new user runs it: the short form, with all that it claims."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 280
+ELSEWHERE = re.compile(r"""(?:src|href)=|url\(|@import|<script""")
+
+
+class Played(NamedTuple):
+    """One run of the demo."""
+
+    totals: dict[str, object]
+    shown: str
+    page: str
+    left: list[Path]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The one run that all tests here look at."""
+    scratch = tmp_path_factory.mktemp("demo")
+    page = scratch / "pages" / "report.html"
+    temporary = scratch / "tmp"
+    temporary.mkdir()
+    done = subprocess.run(
+        ["make", "--silent", "demo", f"DEMO_ARGS=--short --json --report {shlex.quote(str(page))}"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    totals = json.loads(done.stdout)
+    return Played(totals, done.stderr, page.read_text(), list(temporary.iterdir()))
+
+
+def test_nothing_is_lost_and_every_duplicate_is_explained(played: Played) -> None:
+    """Through a killed worker and a killed Spark driver."""
+    totals = played.totals
+
+    assert totals["wrong"] == []
+    assert (totals["sent"], totals["lost"]) == (604, 0)
+    assert totals["done"] == 604 - int(str(totals["dead"]))
+    assert totals["driver_kills"] == 1
+    assert "unexplained" not in str(totals["duplicates"])
+    assert "its worker was killed" in str(totals["duplicates"])
+
+
+def test_spark_has_every_order_once(played: Played) -> None:
+    """In the topic and in Parquet; and what is archived may go."""
+    totals = played.totals
+
+    assert totals["clean"] == totals["in_parquet"] == 600
+    assert int(str(totals["archived"])) > 600
+    assert int(str(totals["segments_freed"])) > 0
+
+
+def test_the_page_stands_alone_and_has_plots(played: Played) -> None:
+    assert ELSEWHERE.search(played.page) is None
+    assert played.page.count("<svg") >= 3
+    assert "WRONG" not in played.page
+
+
+def test_it_ends_with_three_commands_that_run(played: Played, tmp_path: Path) -> None:
+    """The last of them shows a store until it is told to stop: that it begins is enough here."""
+    _, _, after = played.shown.partition("Three commands to try next\n")
+    commands = [line.strip() for line in after.splitlines() if line.strip()]
+
+    assert len(commands) == 3
+    for command in commands[:2]:
+        name, *arguments = shlex.split(command)
+        subprocess.run(
+            [ROOT / name, *(str(ROOT / each) if "/" in each else each for each in arguments)],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+    assert commands[2].endswith("segue dash data")
+    assert (tmp_path / "data").is_dir()
+
+
+def test_it_leaves_nothing_behind(played: Played) -> None:
+    """Neither its store nor what Spark, which was killed, had in its hands."""
+    assert played.left == []
