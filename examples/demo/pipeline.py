@@ -42,7 +42,6 @@ def main(store: str, directory: str, batch: int) -> None:
         config={
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # It lives for seconds.
             "spark.log.level": "OFF",
-            "spark.python.authenticate.socketTimeout": "60s",  # Processes start slowly meanwhile.
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.session.timeZone": "UTC",
