@@ -484,6 +484,25 @@ def test_a_store_whose_server_hangs_is_closed_after_one_try(
     world.end()
 
 
+def test_a_store_whose_server_hangs_waits_once_for_all_who_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long calls are tried otherwise: who was not told finds out when its time is over."""
+    world = RedisWorld(Path())
+    with Proxy(shared_server().port) as proxy:
+        store = open_redis(f"{proxy.url}?namespace={world.namespace}&timeout=0.1&retry=300")
+        topic = store.topic("orders", partitions=1)
+        users = [topic.group("billing").join(), topic.group("mail").join(), topic.producer("till")]
+        tries = noted_tries(store, monkeypatch)
+        proxy.freeze()
+        with meanwhile(store.close) as closed:
+            closed.result(PATIENCE_SECONDS)
+        proxy.restore()
+
+    assert 1 <= len(tries) <= stores.CLOSING_SECONDS / 0.1 + len(users)
+    world.end()
+
+
 # Names ---------------------------------------------------------------------------------------
 
 

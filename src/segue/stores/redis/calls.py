@@ -8,6 +8,7 @@ the answer came, is answered from memory and changes nothing again.
 import contextlib
 import itertools
 import logging
+import math
 import random
 import secrets
 import threading
@@ -101,6 +102,7 @@ class Calls:
         self._clock = clock
         self._ticks = ticks
         self._chance = random.Random()
+        self._over_at = math.inf
         self.begin()
         in_every_child(self)
 
@@ -169,6 +171,10 @@ class Calls:
                 self._bulky.pop((base, line.number), None)
             return answer
 
+    def hurry(self, seconds: float) -> None:
+        """Have nothing be tried for longer than that from now on: the store is to be closed."""
+        self._over_at = time.monotonic() + seconds
+
     def leave(self) -> None:
         """Have the server forget the messages it keeps for us in case we ask again."""
         with contextlib.suppress(SegueError):  # It forgets them by itself, later.
@@ -218,11 +224,11 @@ class Calls:
         is_change: bool = False,
         retry: float | None = None,
     ) -> Answer:
-        patience = self._options.retry if retry is None else min(retry, self._options.retry)
-        timeout = self._options.timeout
-        if retry is not None:
-            timeout = min(timeout, max(retry, TIMEOUT_SECONDS_MIN))
-        deadline = time.monotonic() + patience
+        now = time.monotonic()
+        limit = min(math.inf if retry is None else retry, max(0.0, self._over_at - now))
+        patience = min(self._options.retry, limit)
+        timeout = min(self._options.timeout, max(limit, TIMEOUT_SECONDS_MIN))
+        deadline = now + patience
         pause = BACKOFF_SECONDS
         was_moved = was_tried = False
         while True:
@@ -367,4 +373,4 @@ def _raise_refusal(error: redis.ResponseError) -> NoReturn:
 def _give_up(problem: Exception, seconds: float) -> NoReturn:
     if isinstance(problem, StoreUnavailable) and not isinstance(problem, ConnectionsBusy):
         raise problem
-    raise StoreUnavailable(f"tried for {seconds:g} s: {problem}") from problem
+    raise StoreUnavailable(f"tried for {seconds:.3g} s: {problem}") from problem

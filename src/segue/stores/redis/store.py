@@ -40,6 +40,8 @@ NAMED_SECONDS: Final = 300.0
 """How often a name is noted again: a failover may lose it."""
 BEATS_MAX: Final = 64
 """How many leases are kept alive at once: a node that hangs must not cost those on others."""
+CLOSING_SECONDS: Final = 2.0
+"""How long letting go is tried: what is not let go of is when its time is over."""
 OPENING_SECONDS: Final = 2.0
 """How long opening tries to reach the server: a wrong address should be told soon."""
 
@@ -174,6 +176,7 @@ class RedisStore:
         with self._lock:
             if self._closed:
                 return
+            self.calls.hurry(CLOSING_SECONDS)
             for user in list(self.users):
                 try:
                     user.close()
