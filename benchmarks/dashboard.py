@@ -8,6 +8,7 @@ import http.client
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ SECONDS_MAX: Final = 0.2
 BODY: Final = b"x" * 100
 BATCH: Final = 10_000
 DEAD_BATCH: Final = 1_000
+DISK_BYTES_PER_MESSAGE: Final = 200
+"""What a message takes up, with a share of all that lies beside the queue it is in."""
 CATCHING_UP_SECONDS_MAX: Final = 900.0
 _PREFIX: Final = "/api/v1"
 
@@ -49,16 +52,23 @@ QUICK_SCALE: Final = Scale(messages=50_000, tasks=5_000, letters=1_000, queues=5
 def run(session: Session, scale: Scale | None = None) -> None:
     """Measure how soon each request of the screens is answered."""
     scale = scale or (FULL_SCALE if session.effort is FULL else QUICK_SCALE)
-    root = session.directory / "dashboard"
-    marks = _filled(root, scale)
-    with serving("segue serve", root, "os") as server:
-        asking = _Asking(server)
-        _catch_up(asking)
-        samples = {name: [] for name in _requests(scale, marks)}  # type: dict[str, list[float]]
-        for _ in range(scale.rounds):
-            for name, path in _requests(scale, marks).items():
-                samples[name].append(asking.seconds(path))
-        memory_bytes = server.memory_bytes
+    shortage = session.shortage(scale.messages * DISK_BYTES_PER_MESSAGE)
+    if shortage is not None:
+        print(f"\n== dashboard: not run: {shortage}")
+        return
+    with session.place() as place:
+        marks = _filled(place / "store", scale)
+        requests = _requests(scale, marks)
+        samples: dict[str, list[float]] = {name: [] for name in requests}
+        with (
+            serving("segue serve", place / "store", "os") as server,
+            closing(_Asking(server)) as asking,
+        ):
+            _catch_up(asking)
+            for _ in range(scale.rounds):
+                for name, path in requests.items():
+                    samples[name].append(asking.seconds(path))
+            memory_bytes = server.memory_bytes
     session.report.add(_section(session, scale, samples, memory_bytes))
 
 
@@ -172,6 +182,9 @@ class _Asking:
         begun = time.perf_counter()
         self.json(path)
         return time.perf_counter() - begun
+
+    def close(self) -> None:
+        self._line.close()
 
 
 def _catch_up(asking: _Asking) -> None:

@@ -236,8 +236,8 @@ def _cpu_share(server: Running) -> float:
 
 
 def _allow_files(wanted: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
 
 
 # Servers and load ------------------------------------------------------------------------------
