@@ -16,6 +16,7 @@ from segue.errors import (
     ConnectionsBusy,
     LeaseLost,
     StoreUnavailable,
+    TransactionAborted,
     UnsupportedServer,
 )
 from segue.server import protocol
@@ -113,6 +114,30 @@ def test_a_lease_settled_without_an_answer_is_not_lost(
         "nack": (0, 1),
         "extend": (1, 1),
     }[settle]
+
+
+def test_a_transaction_with_a_step_that_got_no_answer_is_not_committed(
+    opened: Opener, world: HttpWorld, proxy: HttpProxy
+) -> None:
+    """The entry that it took would be gone, and nobody would have seen it."""
+    ring = opened(retry=0).ring("bus", capacity=12)
+    ring.enqueue(b"first")
+
+    def go_on_regardless() -> None:
+        with ring.transaction("t", ttl=60) as transaction:
+            proxy.lose_answer()
+            with pytest.raises(StoreUnavailable):
+                transaction.dequeue()
+            with pytest.raises(TransactionAborted, match="no answer"):
+                transaction.enqueue(b"second")
+
+    with pytest.raises(TransactionAborted, match="no answer"):
+        go_on_regardless()
+    entry = world.open().ring("bus").dequeue(wait=0)
+
+    assert proxy.lost.is_set()
+    assert entry is not None
+    assert entry.body == b"first"
 
 
 def test_a_refusal_whose_answer_is_lost_is_the_same_refusal(

@@ -14,6 +14,7 @@ from segue.errors import (
     SessionGone,
     StoreUnavailable,
     TransactionAborted,
+    UnsupportedServer,
 )
 from segue.log.layout import checked_name
 from segue.log.options import Duration
@@ -181,7 +182,10 @@ class HttpTransaction(TransactionBlock):
     def __init__(self, ring: HttpRing, begun: Begun) -> None:
         super().__init__(ring.name, txn_id=begun.txn_id, token=begun.token)
         self._of = ring
+        self._is_in_doubt = False
+        """Whether nobody knows which steps it consists of."""
         self._is_unknown = False
+        """Whether nobody knows if it is committed."""
         self._path = ring.path_of_session(begun.session)
 
     def enqueue(self, body: Body, *, overwrite_if_full: bool = False) -> int:
@@ -193,20 +197,33 @@ class HttpTransaction(TransactionBlock):
         text, data = text_or_bytes(checked_body(body))
         self._require_unfinished()
         asked = StepBody(body=text, body_base64=data, overwrite_if_full=bool(overwrite_if_full))
-        try:
-            return self._of.calls.post(f"{self._path}/enqueue", asked, Place).offset
-        except SessionGone as gone:
-            raise self._gone() from gone
+        return self._made(lambda: self._of.calls.post(f"{self._path}/enqueue", asked, Place)).offset
 
     def dequeue(self, *, group: str = DEFAULT_GROUP) -> Entry | None:
         """Take the group's head entry, or None if there is none. Raises TransactionAborted."""
         self._require_unfinished()
         asked = Take(group=checked_group(group))
+        path = f"{self._path}/dequeue"
+        found = self._made(lambda: self._of.calls.post_or_none(path, asked, EntryJson))
+        return None if found is None else found.entry()
+
+    def _made(self, step: Callable[[], T]) -> T:
+        """Return what a step answers; one that gets no answer may have been made, or not."""
         try:
-            found = self._of.calls.post_or_none(f"{self._path}/dequeue", asked, EntryJson)
+            return step()
         except SessionGone as gone:
             raise self._gone() from gone
-        return None if found is None else found.entry()
+        except ConnectionsBusy:
+            raise
+        except (StoreUnavailable, UnsupportedServer):
+            self._is_in_doubt = True
+            raise
+
+    def _require_unfinished(self) -> None:
+        super()._require_unfinished()
+        if self._is_in_doubt:
+            # An entry that it took would be gone, and nobody would have seen it.
+            raise self._aborted("a step of it got no answer")
 
     def commit(self) -> None:
         """Make all steps happen at once, or raise TransactionAborted and none has.
