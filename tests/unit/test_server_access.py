@@ -312,6 +312,19 @@ def test_what_is_remembered_of_failures_is_bounded() -> None:
     assert len(failures._by_address) == ADDRESSES_MAX
 
 
+def test_who_failed_last_is_not_forgotten_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever has a few addresses to spare could go on trying from one."""
+    monkeypatch.setattr(access, "ADDRESSES_MAX", 2)
+    failures = Failures(Hand())
+    for _ in range(FAILURES_MAX):
+        failures.count("tries")
+        failures.count("before")
+    failures.count("tries")
+    failures.count("another")
+
+    assert failures.count("tries") > 0
+
+
 # Roles -----------------------------------------------------------------------------------------
 
 

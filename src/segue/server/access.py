@@ -201,6 +201,7 @@ class Failures:
             began, count = now, 0
         count = min(count + 1, FAILURES_MAX + 1)
         self._by_address[address] = began, count
+        self._by_address.move_to_end(address)
         if len(self._by_address) > ADDRESSES_MAX:
             self._by_address.popitem(last=False)
         return 0 if count <= FAILURES_MAX else max(1, round(began + FAILURES_SECONDS - now))
