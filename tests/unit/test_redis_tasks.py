@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 import segue
 from segue.errors import ResultTimeout, TaskFailed
+from segue.stores.redis.calls import Calls
 from segue.tasks import App, Result, State, Worker, current
 from segue.tasks.autoscaler import ScalingRules
 from segue.tasks.scheduling import Scheduler
@@ -143,6 +144,33 @@ def test_whoever_waits_for_a_result_is_told(app: App) -> None:
         gate.set()
 
         assert other.result(result.id).get(20) == "done"
+
+
+def test_asking_for_a_task_takes_as_many_calls_however_many_queues_there_are(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list them asks the server for each: they may be on different nodes."""
+
+    @app.task
+    def job() -> None: ...
+
+    result = job.enqueue()
+    asked: list[str] = []
+    until_known = Calls._until_known
+
+    def noting(calls: Calls, key: str, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401 - any
+        asked.append(key)
+        return until_known(calls, key, *args, **kwargs)
+
+    monkeypatch.setattr(Calls, "_until_known", noting)
+    counts = []
+    for number in range(3):
+        asked.clear()
+        assert result.state is State.PENDING
+        counts.append(len(asked))
+        app.store.queue(f"other-{number}").push(b"")
+
+    assert counts[1:] == counts[:1] * 2
 
 
 def test_a_running_task_is_cancelled_by_another(app: App) -> None:

@@ -7,13 +7,12 @@ one is in the events.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from segue.clock import Clock
 from segue.delivery.message import MessageId
 from segue.errors import InvalidName, StoreUnavailable, TaskNotFound
 from segue.stores.contract import MessageStatus, Queue, Store
-from segue.stores.file.store import FileStore
 from segue.stores.letters import DeadLetters
 from segue.stores.queue_base import QueueBase
 from segue.tasks.cancelling import Cancellations
@@ -53,6 +52,12 @@ RECORD_SECONDS: Final = 5.0
 
 _FINISHED: Final = (State.COMPLETED, State.CANCELLED)
 """What is known by events alone. Of the dead the queue knows which there still are."""
+
+
+class _HasQueue(Protocol):
+    """What every store can tell, and Redis without a call for each of its queues."""
+
+    def has_queue(self, name: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,10 +327,8 @@ class Desk:
         return self._tally.counts(covers)
 
     def _has_queue(self, name: str) -> bool:
-        if not isinstance(self.store, FileStore):
-            return name in self.store.queues()
         try:
-            return self.store.has_queue(name)
+            return cast("_HasQueue", self.store).has_queue(name)
         except InvalidName:
             return False
 

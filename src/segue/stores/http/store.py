@@ -91,6 +91,10 @@ class HttpStore:
         self.require_open()
         return self.calls.get("/queues", Queues).queues
 
+    def has_queue(self, name: str) -> bool:
+        """Tell whether there is a queue of that name. Raises InvalidName."""
+        return checked_name(name) in self.queues()
+
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""
         self.require_open()

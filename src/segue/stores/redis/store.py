@@ -119,6 +119,10 @@ class RedisStore:
         """Return the names of the queues there are."""
         return [name for name in self._names("queue") if queue_exists(self, name)]
 
+    def has_queue(self, name: str) -> bool:
+        """Tell whether there is a queue of that name. Raises InvalidName."""
+        return queue_exists(self, name)
+
     def remove_queue(self, name: str) -> bool:
         """Delete a queue with all it holds; tell whether it was there."""
         return remove_queue(self, name)
