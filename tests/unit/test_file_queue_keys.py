@@ -1,10 +1,14 @@
-"""Deduplication where the pusher was killed half-way."""
+"""Deduplication where the pusher was killed half-way, or lost its power."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from segue import Item
 from segue.stores.file.pushing import Pusher
+from segue.stores.opening import open_directory
+from segue.testing import ManualClock, RecordingDisk
 from tests.contract.worlds import FileWorld
 
 
@@ -44,3 +48,32 @@ def test_a_key_counts_if_its_message_is_there_whoever_was_killed(
     ]
     assert len(bodies) == 4
     world.end()
+
+
+@pytest.mark.parametrize("delay", [None, 5.0], ids=["at once", "with a delay"])
+def test_a_key_counts_if_its_message_is_there_after_a_power_cut(
+    scratch: Path, delay: float | None
+) -> None:
+    """Whoever was not answered pushes again, and must not push a second one."""
+    before = scratch / "before"
+    before.mkdir()
+    disk, clock = RecordingDisk(before), ManualClock()
+    items = [Item(body=b"%d" % number, key=f"key {number}", delay=delay) for number in range(3)]
+    with open_directory(before / "data", disk=disk, clock=clock, ticks=clock.ticks) as store:
+        queue = store.queue("jobs")
+        queue.push_many(items[:1])
+        begin = disk.moment
+        queue.push_many(items)
+        end = disk.moment
+    bodies = []
+    for moment in range(begin, end + 1):
+        after = scratch / f"after {moment}"
+        restarted = disk.after_power_cut(after, moment, Random(moment))
+        with open_directory(
+            after / "data", disk=restarted, clock=clock, ticks=clock.ticks
+        ) as store:
+            store.queue("jobs").push_many(items)
+            now = [status.message.body for status in store.queue("jobs").browse()]
+            bodies.append(sorted(now))
+
+    assert bodies == [[b"0", b"1", b"2"]] * (end + 1 - begin)

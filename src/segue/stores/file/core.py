@@ -333,24 +333,29 @@ class QueueCore:
             self.journal.write(events.Deferred((), start, stop))
 
     def _find_keyed(self) -> None:
-        """Note the keys of messages whose pusher was killed before it could."""
-        ledger = self.journal.ledger
-        window_us = round(ledger.rules.dedup_window * 1_000_000)
-        for digest, (number, start) in list(ledger.keying.items()):
-            lane = self.lane_in_turn(number)
-            lane.log.flush()  # What was written and not yet shown counts, too.
-            for record in lane.log.records(
-                min(max(start, lane.log.first_offset), lane.end), on_damage="skip"
-            ):
-                prefix, _ = unpack_prefix(record.payload, record.attr)
-                is_adopted = "b" in prefix and adoption_digest(prefix["b"]) == digest
-                if is_adopted or ("k" in prefix and digest_of(prefix["k"]) == digest):
-                    until_us = record.time_us + (
-                        ADOPTION_REMEMBERED_US if is_adopted else window_us
-                    )
-                    self.journal.write(events.Keyed(digest, until_us, number, record.offset))
-                    break
+        """Note the keys of messages whose pusher was killed, or lost its power, before it could."""
+        wanted: dict[int, dict[bytes, int]] = {}
+        for digest, (number, start) in self.journal.ledger.keying.items():
+            wanted.setdefault(number, {})[digest] = start
+        for number, starts in wanted.items():
+            self._find_keyed_in(number, starts)
         self.journal.write(events.Keying(()))
+
+    def _find_keyed_in(self, number: int, starts: dict[bytes, int]) -> None:
+        """Look for keys in one lane, each from where it ended before the message was pushed."""
+        window_us = round(self.journal.ledger.rules.dedup_window * 1_000_000)
+        lane = self.lane_in_turn(number)
+        lane.log.flush()  # What was written and not yet shown counts, too.
+        first = max(min(starts.values()), lane.log.first_offset)
+        for record in lane.log.records(min(first, lane.end), on_damage="skip"):
+            if not starts:
+                return
+            for digest, lasts_us in _digests_in(record, window_us):
+                start = starts.get(digest)
+                if start is not None and start <= record.offset:
+                    del starts[digest]
+                    until_us = record.time_us + lasts_us
+                    self.journal.write(events.Keyed(digest, until_us, number, record.offset))
 
     # Rules ---------------------------------------------------------------------------------
 
@@ -540,6 +545,15 @@ class QueueCore:
                 self.lanes.close()
             finally:
                 self.journal.close()
+
+
+def _digests_in(record: Record, window_us: int) -> Iterator[tuple[bytes, int]]:
+    """Yield what stands for a message's keys in the ledger, and how long it does."""
+    prefix, _ = unpack_prefix(record.payload, record.attr)
+    if "b" in prefix:
+        yield adoption_digest(prefix["b"]), ADOPTION_REMEMBERED_US
+    if "k" in prefix:
+        yield digest_of(prefix["k"]), window_us
 
 
 def _origin(record: Record) -> Key:

@@ -168,14 +168,16 @@ class Pusher:
                 fresh = self.leave_out_known(letters)
                 if not fresh or self.make_space(len(fresh)):
                     self.announce_keys(fresh)
+                    if core.place.sync == "always" and any(letter.digest for letter in fresh):
+                        # Before the messages are there: else whoever pushes again after a power
+                        # cut pushes a second one. What follows can be found out from it.
+                        core.journal.sync()
                     self.append(fresh)
                     self.note_keys(fresh)
                     break
                 seen = core.signature()
                 pause = core.seconds_to_next()
             self._wait_for_space(seen, deadline, pause)
-        if core.place.sync == "always" and any(letter.digest for letter in fresh):
-            core.journal.sync()  # A key that is forgotten lets its message in a second time.
         known = {letter.digest: letter.key for letter in fresh if letter.digest is not None}
         for letter in letters:
             # The second of two in one call is the first of them.
