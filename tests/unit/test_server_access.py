@@ -392,6 +392,19 @@ def test_nobody_but_an_admin_writes_to_the_history_and_all_may_read_it(
         asked(guard, route_of(role), HISTORY_TOPIC, token=text)
 
 
+def test_nobody_but_an_admin_keeps_servers_from_recording_the_history(tmp_path: Path) -> None:
+    """Whoever may take all locks does not get the one that the server holds that records."""
+    path = tmp_path / "tokens.json"
+    _, text = new_token(path, "produce", "consume", "read")
+    guard = Guard(KnownTokens(path))
+    locks = {each.path.rpartition("/")[2]: each for each in ALL if "{lock}" in each.path}
+
+    for verb in ("acquire", "renew", "release"):
+        assert refusal(guard, locks[verb], HISTORY_TOPIC, token=text).problem.status == 403
+        asked(guard, locks[verb], "mine", token=text)
+    asked(guard, locks["{lock}"], HISTORY_TOPIC, token=text)
+
+
 # Browsers --------------------------------------------------------------------------------------
 
 

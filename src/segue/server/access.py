@@ -335,8 +335,11 @@ class Guard:
 
 def is_for_admins(route: Route, name: str) -> bool:
     """Tell whether a route takes the role `admin` for what it is about, whatever it says itself."""
-    # The history is everybody's to read: but who may append to it could make one up.
-    return name == AUDIT_TOPIC or (name == HISTORY_TOPIC and route.role is Role.PRODUCE)
+    if name == HISTORY_TOPIC:
+        # It is everybody's to read: but who may append to it could make one up, and who has its
+        # lock has no server record any.
+        return route.role is Role.PRODUCE or (route.role is Role.CONSUME and route.about == "locks")
+    return name == AUDIT_TOPIC
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
