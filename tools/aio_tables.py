@@ -55,7 +55,7 @@ NOUNS: Final = (
         it="job",
         module=JOB,
         base="JobHandle",
-        skip=frozenset({"__enter__", "__exit__", "settle"}),
+        skip=frozenset({"__enter__", "__exit__", "settle", "know"}),
         plain=frozenset({"json", "check", "keep_alive", "let_go", "drop"}),
         attributes=(
             ("priority", "int", "The message's priority."),

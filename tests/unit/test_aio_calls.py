@@ -377,3 +377,23 @@ def test_a_lost_lock_is_told_at_the_end_of_its_block(scratch: Path) -> None:
             await eventually(is_free)
 
     asyncio.run(main())
+
+
+def test_a_lock_whose_renewal_hangs_costs_no_other(scratch: Path) -> None:
+    """On a server a renewal is a call that may take long, and locks are on many nodes."""
+    may_end, is_renewed = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        may_end.wait()
+
+    async def main() -> bool:
+        async with opened(scratch) as store:
+            heartbeat = store._threads.heartbeat
+            pulses = [heartbeat.start(step, 0.03) for step in (hang, is_renewed.set)]
+            found = await asyncio.to_thread(is_renewed.wait, 20)
+            may_end.set()
+            for pulse in pulses:
+                pulse.stop()
+            return found
+
+    assert asyncio.run(main())

@@ -27,7 +27,7 @@ TWINS: dict[type, type] = {
     topic_contract.Group: aio.Group,
     topic_contract.Member: aio.Member,
 }
-FOR_STORES = {"settle"}
+FOR_STORES = {"know", "settle"}
 RENAMED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
 
 

@@ -76,10 +76,6 @@ class Job(JobHandle):
         """Whether the job is over."""
         return self._it.is_settled
 
-    async def know(self, message: Message) -> None:
-        """Take a message that was read elsewhere. For stores; `attr` says that there is more."""
-        await self._call(lambda job: job.know(message))
-
     @property
     def message(self) -> Message:
         """The message as a value."""

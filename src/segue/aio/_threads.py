@@ -23,6 +23,8 @@ CALL_THREADS_MAX: Final = 16
 """How many calls of a store run at once. None of them blocks for long."""
 WAIT_THREADS_MAX: Final = 32
 """How many different things a store's tasks wait for at once without taking turns at it."""
+BEATS_MAX: Final = 16
+"""How many locks are renewed at once: one whose server hangs must not cost the others."""
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ class Threads:
         # Two pools: however many wait, who has something to push or settle finds a thread.
         self._calls = ThreadPoolExecutor(CALL_THREADS_MAX, thread_name_prefix="segue-call")
         self._waits = ThreadPoolExecutor(WAIT_THREADS_MAX, thread_name_prefix="segue-wait")
-        self.heartbeat = Heartbeat()
+        self.heartbeat = Heartbeat(side_by_side=BEATS_MAX)
         """Keeps alive what the store itself does not."""
         self._lock = threading.Lock()
         self._lines: WeakKeyDictionary[
