@@ -23,9 +23,6 @@ from segue.stores.file.topics.adopting import check_staged
 from segue.stores.file.writes import KEYED, Kind, StagedFile, WriteId, Writes
 from segue.stores.http.wire.bulk import Ready
 
-MARK_BYTES_MAX: Final = 1024
-"""What the first record of a segment says of its adoption, at most."""
-
 _WRITE: Final = re.compile(r"[0-9a-f]{32}(-[0-9]{1,19})?", re.ASCII)
 _ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -59,16 +56,9 @@ class StoreWrites(Writes):
         return contextlib.nullcontext(self._opened)
 
     def ready(self) -> Ready:
-        """Have unfinished writes finished, and tell what is written to. Raises TopicNotFound."""
-        if self._kind == "topic":
-            partitions = self._opened.topic(self._name)._core.existing().partitions
-            record_bytes_max = SEGMENT_BYTES_MAX
-        else:
-            self._opened.queue(self._name)
-            lane = self._opened._queue_core(self._name).lane(0)
-            partitions, record_bytes_max = 0, lane.log.writer.new_segment_bytes_max
-        self.recover()
-        return Ready(partitions=partitions, record_bytes_max=record_bytes_max - MARK_BYTES_MAX)
+        """Have unfinished writes finished, and tell what is written to; it is made if need be."""
+        partitions, record_bytes_max = self.prepare()
+        return Ready(partitions=partitions, record_bytes_max=record_bytes_max)
 
     def keep(self, write: str, id_: str, data: bytes, *, position: int, is_last: bool) -> None:
         """Keep a part of a segment; with the last one, all of it is checked and kept for good.

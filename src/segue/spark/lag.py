@@ -133,7 +133,7 @@ class LagListener(StreamingQueryListener):
 
     @property
     def lags(self) -> Mapping[str, StreamLag]:
-        """The latest figure of each query that runs, by its name or id."""
+        """The latest figure of each query, by its name or id; of one that ended its last."""
         with self._lock:
             return dict(self._lags)
 

@@ -32,9 +32,8 @@ from segue.spark.jobs.tasks import packed, rows_of
 from segue.spark.options import WriteOptions
 from segue.spark.places import place_options
 from segue.spark.schema import arrow_schema
-from segue.spark.sink.writers import committer
+from segue.spark.sink.writers import committer, named_write
 from segue.stores import migration, opening
-from segue.stores.file.writes import WriteId
 from segue.stores.migration import (
     METADATA,
     Format,
@@ -109,7 +108,7 @@ def migrate(
     options = WriteOptions(
         url=os.fspath(url), kind="queue", name=queue, allows_network=allow_network
     )
-    is_repeated = committer(options).is_done(WriteId(query=f"write {write_id}"))
+    is_repeated = committer(options).is_done(named_write(write_id))
     pushed = 0
     if not dry_run and not is_repeated:
         _prepare(options, state)

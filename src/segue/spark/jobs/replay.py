@@ -18,8 +18,7 @@ from segue.spark.jobs.running import spark_errors, spark_files
 from segue.spark.options import write_options
 from segue.spark.places import absolute, is_server, open_place
 from segue.spark.sink.rows import COLUMNS
-from segue.spark.sink.writers import committer
-from segue.stores.file.writes import WriteId
+from segue.spark.sink.writers import committer, named_write
 from segue.stores.opening import directory_of
 from segue.values import dataclass
 
@@ -254,8 +253,7 @@ def _quoted(name: str) -> str:
 
 
 def _is_done(options: Mapping[str, str], write_id: str) -> bool:
-    # As the sink calls it.
-    return committer(write_options(options)).is_done(WriteId(query=f"write {write_id}"))
+    return committer(write_options(options)).is_done(named_write(write_id))
 
 
 def _write(

@@ -13,14 +13,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from segue.errors import InvalidArgument
-from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.spark.options import WriteOptions
 from segue.spark.sink.commit import Committer
 from segue.spark.sink.rows import check_columns
 from segue.spark.sink.staging import Stage
 from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.http.address import is_http
-from segue.stores.opening import directory_of, open_directory
 from segue.stores.redis.address import is_redis
 from segue.values import dataclass
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from segue.spark.sink.http import HttpCommitter
     from segue.spark.sink.server import ServerCommitter
 
-MARK_BYTES_MAX: Final = 1024
-"""What the first record of a segment says of its adoption, at most."""
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 """Where Spark tells a task which batch of which query it works on."""
@@ -94,21 +90,12 @@ def _ready(options: WriteOptions) -> tuple[int, int]:
             partitions, record_bytes_max = target.partitions, target.block.record_bytes_max
         committer(options).recover()
         return partitions, record_bytes_max
-    with open_directory(
-        directory_of(options.url),
-        sync=options.sync,
-        create=False,
-        allow_network=options.allows_network,
-    ) as store:
-        if options.kind == "topic":
-            partitions = store.topic(options.name)._core.existing().partitions
-            record_bytes_max = SEGMENT_BYTES_MAX
-        else:
-            store.queue(options.name)
-            lane = store._queue_core(options.name).lane(0)
-            partitions, record_bytes_max = 0, lane.log.writer.new_segment_bytes_max
-    Committer(options).recover()
-    return partitions, record_bytes_max - MARK_BYTES_MAX
+    return Committer(options).prepare()
+
+
+def named_write(write_id: str) -> WriteId:
+    """Return the batch that `writeId` names, however often it is tried."""
+    return WriteId(query=f"write {write_id}")
 
 
 def committer(options: WriteOptions) -> "Committer | HttpCommitter | ServerCommitter":
@@ -130,9 +117,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._writer = _Writer(options, schema, overwrite=overwrite)
         self._options = options
-        self._write = WriteId(
-            query=f"write {options.write_id or uuid.uuid4().hex}",
-            is_repeatable=options.write_id is not None,
+        self._write = (
+            WriteId(query=f"write {uuid.uuid4().hex}", is_repeatable=False)
+            if options.write_id is None
+            else named_write(options.write_id)
         )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:

@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, cast
 from segue.delivery.events import ASIDE
 from segue.errors import CorruptManifest, RecordTooLarge, SegueError, StorageError
 from segue.log.disk import Disk, storage_errors
+from segue.log.layout import SEGMENT_BYTES_MAX
 from segue.stores.file.adopting import (
     adopt_messages,
     check_space,
@@ -51,6 +52,8 @@ COMMIT: Final = ".commit"
 DONE: Final = ".done"
 LOCK: Final = "lock"
 ADOPTERS_MAX: Final = 4
+MARK_BYTES_MAX: Final = 1024
+"""What the first record of a segment says of its adoption, at most."""
 ORPHAN_SECONDS: Final = 7 * 24 * 3600
 """When what a killed task left is taken for nobody's: longer than any write takes."""
 
@@ -107,6 +110,22 @@ class Writes(ABC):
     @abstractmethod
     def _store(self) -> AbstractContextManager[FileStore]:
         """Give the store for as long as it is needed."""
+
+    def prepare(self) -> tuple[int, int]:
+        """Have what is written to be there, and finish what others have left unfinished.
+
+        Return how many partitions it has, 0 of a queue, and how large a record may be.
+        """
+        with self._store() as store:
+            if self._kind == "topic":
+                partitions = store.topic(self._name)._core.existing().partitions
+                record_bytes_max = SEGMENT_BYTES_MAX
+            else:
+                store.queue(self._name)
+                lane = store._queue_core(self._name).lane(0)
+                partitions, record_bytes_max = 0, lane.log.writer.new_segment_bytes_max
+        self.recover()
+        return partitions, record_bytes_max - MARK_BYTES_MAX
 
     def commit(self, write: WriteId, files: Iterable[StagedFile]) -> bool:
         """Have the write happen; False if it had happened before, and `files` are dropped."""
