@@ -371,6 +371,9 @@ class Ledger(Lines):
         self.keys[digest] = (until_us, lane, offset)
         self.keying.pop(digest, None)
         heapq.heappush(self._keys_due, (until_us, digest))
+        if len(self._keys_due) > 2 * len(self.keys) + HEAP_SLACK:
+            self._keys_due = [(until_us, digest) for digest, (until_us, _, _) in self.keys.items()]
+            heapq.heapify(self._keys_due)
 
     def _apply_keying(self, event: events.Keying) -> None:
         if not event.intents:

@@ -218,10 +218,13 @@ class Lines:
         due = self.due
         while due and due[0][0] <= now_us:
             _, _, lane, offset, rest = heapq.heappop(due)
-            items = self.aside if lane == ASIDE else self.levels[lane].items
-            if items.get(offset) is rest and not rest.is_ready:
+            if self._is_delayed(lane, offset, rest):
                 self.delayed -= 1
                 self._make_ready(lane, offset, rest)
+
+    def _is_delayed(self, lane: int, offset: int, rest: Rest) -> bool:
+        items = self.aside if lane == ASIDE else self.levels[lane].items
+        return items.get(offset) is rest and not rest.is_ready
 
     def next_due_us(self) -> int | None:
         """Return when the next delayed message becomes ready."""
@@ -375,6 +378,10 @@ class Lines:
         self._let_stand(rest)
         rest.number = next(self._numbers)
         heapq.heappush(level.ready, (rank, offset, rest.number, lane, rest))
+        if len(level.ready) > 2 * level.ready_count + HEAP_SLACK:
+            # In place: somebody may be taking from it.
+            level.ready[:] = [entry for entry in level.ready if self._is_waiting(entry)]
+            heapq.heapify(level.ready)
 
     def _leave_line(self, rest: Rest) -> None:
         if rest.is_ready:
@@ -399,6 +406,9 @@ class Lines:
         if rest.not_before_us:
             self.delayed += 1
             heapq.heappush(self.due, (rest.not_before_us, next(self._numbers), lane, offset, rest))
+            if len(self.due) > 2 * self.delayed + HEAP_SLACK:
+                self.due = [entry for entry in self.due if self._is_delayed(*entry[2:])]
+                heapq.heapify(self.due)
         else:
             self._make_ready(lane, offset, rest)
 
