@@ -12,8 +12,12 @@
     keeping.py    which settled messages are kept
     retry.py      how long a failed message waits
     ranges.py     sets of offsets, kept as runs
+    reasons.py    what the reasons of failures have in common
     ring*.py      the rules of a ring
-    lock.py       the rules of a lock
+    lock.py       the rules of a lock; rows.py: small records, for both
+    topic_*.py    what a record of a topic is, and the settings of one
+    partitioning.py  which partition a record goes to
+    group.py      who of a group reads which partition
 
-Whoever keeps messages, in a directory or elsewhere, asks here what to do.
+Whoever keeps messages or records, in a directory or elsewhere, asks here what to do.
 """

@@ -229,7 +229,10 @@ class Disk:
             os.close(fd)
 
     def replace_file(self, path: Path, data: bytes, *, sync: bool) -> None:
-        """Make `path` hold `data`: after a crash it holds the old bytes or these, never a mix."""
+        """Make `path` hold `data`: after a crash it holds the old bytes or these, never a mix.
+
+        Without `sync` that is so if the process is killed; a power cut may leave anything.
+        """
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.tmp")
         try:
             fd = self.open_to_write(temporary, create=True)

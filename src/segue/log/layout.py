@@ -284,7 +284,7 @@ def damaged_copies(page: bytes, *, sealed: bool) -> int:
 
 
 def segment_filename(id_: SegmentId) -> str:
-    """Return the file name of segment `id_`; names sort as their ids do."""
+    """Return the file name of segment `id_`; names of up to nine digits sort as their ids do."""
     return f"{id_:09d}.q"
 
 
