@@ -22,7 +22,8 @@
     ring*.py       the ring
     lock*.py       the lock; turns.py: what both do
     topics/        topics (docs/architecture.md)
-    claims.py, documents.py, neighbours.py   files that are locked; small ones of JSON; a few records
+    claims.py      files that are locked; documents.py: small ones of JSON
+    neighbours.py  a few records of a log
 
 A queue's path through them: pushing → lanes; delivering and settling → journal; upkeep follows.
 """
