@@ -4,7 +4,8 @@
     ├── InvalidArgument (also ValueError)   the caller's mistake; nothing was written
     │   ├── InvalidName                     a name that is no plain file name
     │   ├── RecordTooLarge                  one record can never fit in a segment
-    │   └── BatchTooLarge                   the records of one append never fit in a segment
+    │   ├── BatchTooLarge                   the records of one append never fit in a segment
+    │   └── BadArguments (also TypeError)   a task cannot be called, or asked for, like that
     ├── LogClosed                           the handle was closed
     ├── LogReadOnly                         the handle was opened to read
     ├── LogLocked                           another owner holds the log
@@ -37,7 +38,6 @@
     ├── GroupBusy                           the group has members, and this needs it to have none
     ├── PartitionLost                       somebody else in the group has the partition now
     ├── TaskNotFound (also LookupError)     no such task, or nothing is known of it any more
-    ├── BadArguments (also TypeError)       a task cannot be called, or asked for, like that
     ├── BadResult (also TypeError)          a task returned what cannot be kept
     ├── TaskTimeout (also TimeoutError)     a task took longer than it may
     ├── TaskCancelled                       a task was cancelled
