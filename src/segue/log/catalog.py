@@ -63,11 +63,7 @@ def read_page(directory: Path, id_: SegmentId, disk: Disk) -> tuple[SegmentHeade
     """
     path = directory / segment_filename(id_)
     with reading_errors(path):
-        fd = disk.open_to_read(path)
-        try:
-            page = disk.read_at(fd, HEADER_BYTES, 0)
-        finally:
-            disk.close(fd)
+        page = disk.read_file(path, HEADER_BYTES)
     header = decode_header(page, path=path)
     if header.id != id_:
         raise CorruptSegment(path=path, reason=f"it is segment {header.id} under a wrong name")

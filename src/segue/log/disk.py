@@ -122,6 +122,15 @@ class Disk:
             position += len(piece)
         return b"".join(pieces)
 
+    def read_file(self, path: Path, count_bytes: int | None = None, *, position: int = 0) -> bytes:
+        """Return up to `count_bytes` of the file at `path`, or all it has."""
+        fd = self.open_to_read(path)
+        try:
+            wanted = self.size(fd) if count_bytes is None else count_bytes
+            return self.read_at(fd, wanted, position)
+        finally:
+            self.close(fd)
+
     def write_at(self, fd: int, data: bytes | memoryview, position: int) -> None:
         """Write all of `data`, or raise."""
         written = os.pwrite(fd, data, position)

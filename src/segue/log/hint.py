@@ -29,11 +29,7 @@ def read_hint(directory: Path, disk: Disk) -> Hint | None:
     path = directory / FILENAME
     try:
         with reading_errors(path):
-            fd = disk.open_to_read(path)
-            try:
-                data = disk.read_at(fd, _PAIR.size + 1, 0)
-            finally:
-                disk.close(fd)
+            data = disk.read_file(path, _PAIR.size + 1)
     except FileNotFoundError:
         return None
     if len(data) != _PAIR.size:

@@ -58,11 +58,7 @@ def info_of_file(path: Path, id_: SegmentId, disk: Disk) -> SegmentInfo:
     """
     size_bytes = disk.file_bytes(path)
     with reading_errors(path):
-        fd = disk.open_to_read(path)
-        try:
-            page = disk.read_at(fd, HEADER_BYTES, 0)
-        finally:
-            disk.close(fd)
+        page = disk.read_file(path, HEADER_BYTES)
     header: SegmentHeader | None = None
     with suppress(Damage, UnsupportedFormat):
         header = decode_header(page, path=path)

@@ -300,13 +300,10 @@ class Outline:
         if slot is not None:
             return slot
         try:
-            fd = self._disk.open_to_read(info.path)
+            position = slots.slot_position(index)
+            data = self._disk.read_file(info.path, SLOT_BYTES, position=position)
         except FileNotFoundError:
             return slots.slot_from(b"")
-        try:
-            data = self._disk.read_at(fd, SLOT_BYTES, slots.slot_position(index))
-        finally:
-            self._disk.close(fd)
         if len(self._slots) >= SLOTS_KEPT:
             self._slots.clear()
         slot = self._slots[info.id, index] = slots.slot_from(data)

@@ -61,13 +61,9 @@ class Positions:
         path = self.path(name)
         with storage_errors(f"reading {path}"):
             try:
-                fd = self._disk.open_to_read(path)
+                data = self._disk.read_file(path, _PAIR.size + _CHECK.size + 1)
             except FileNotFoundError:
                 return None
-            try:
-                data = self._disk.read_at(fd, _PAIR.size + _CHECK.size + 1, 0)
-            finally:
-                self._disk.close(fd)
         return _decode(data, path)
 
     def save(self, name: str, position: SavedPosition, *, sync: bool) -> None:

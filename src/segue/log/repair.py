@@ -191,11 +191,6 @@ def _repair_readers(
 def _keep_copy(directory: Path, path: Path, disk: Disk) -> Path:
     """Copy a small file to the quarantine; the file itself is never gone, not for an instant."""
     target = quarantine_path(directory, path.name, disk)
-    fd = disk.open_to_read(path)
-    try:
-        data = disk.read_at(fd, PAGE_BYTES, 0)
-    finally:
-        disk.close(fd)
-    disk.replace_file(target, data, sync=True)
+    disk.replace_file(target, disk.read_file(path, PAGE_BYTES), sync=True)
     disk.sync_directory(target.parent)
     return target

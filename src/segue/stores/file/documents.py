@@ -29,13 +29,9 @@ def read_document(path: Path, disk: Disk, *, format_: int) -> dict[str, object] 
     """
     with storage_errors(f"reading {path}"):
         try:
-            fd = disk.open_to_read(path)
+            data = disk.read_file(path)
         except FileNotFoundError:
             return None
-        try:
-            data = disk.read_at(fd, disk.size(fd), 0)
-        finally:
-            disk.close(fd)
     try:
         document = json.loads(data)
         values = document["holds"]

@@ -328,11 +328,7 @@ def _check_directory(place: Place, *, create: bool) -> None:
             disk.replace_file(path, _CONTENT, sync=True)
             disk.sync_directory(root)
             return
-        fd = disk.open_to_read(path)
-        try:
-            text = disk.read_at(fd, disk.size(fd), 0)
-        finally:
-            disk.close(fd)
+        text = disk.read_file(path)
     _check_format(path, text)
 
 
@@ -357,13 +353,9 @@ def _read_epoch(path: Path, place: Place) -> int:
     """Return the epoch of the queue that was removed from `path`, or 0."""
     with storage_errors(f"reading {_epoch_path(path)}"):
         try:
-            fd = place.disk.open_to_read(_epoch_path(path))
+            text = place.disk.read_file(_epoch_path(path), EPOCH_DIGITS_MAX)
         except FileNotFoundError:
             return 0
-        try:
-            text = place.disk.read_at(fd, EPOCH_DIGITS_MAX, 0)
-        finally:
-            place.disk.close(fd)
     return int(text) if text.isdigit() else 0
 
 

@@ -128,13 +128,9 @@ class GroupCore:
         path = self.member_path(member)
         with storage_errors(f"reading {path}"):
             try:
-                fd = self._disk.open_to_read(path)
+                data = self._disk.read_file(path, _DEADLINE.size)
             except FileNotFoundError:
                 return 0
-            try:
-                data = self._disk.read_at(fd, _DEADLINE.size, 0)
-            finally:
-                self._disk.close(fd)
         return int(_DEADLINE.unpack(data)[0]) if len(data) == _DEADLINE.size else 0
 
     def is_gone(self, member: str) -> bool:
