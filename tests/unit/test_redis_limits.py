@@ -520,6 +520,48 @@ def test_a_name_that_a_failover_lost_is_noted_again(
     assert bench.store.queues() == ["jobs"]
 
 
+def test_the_name_of_a_queue_goes_with_it(bench: Bench) -> None:
+    """Each name costs a call of whoever lists: those of queues that are gone would add up."""
+    for name in ("a", "b"):
+        bench.store.queue(name).push(b"")
+    bench.store.remove_queue("a")
+
+    assert bench.client.smembers(names_key(bench.store.namespace, "queue")) == {b"b"}
+    assert bench.store.queues() == ["b"]
+
+
+@pytest.mark.parametrize("delay", [None, 60])
+def test_a_queue_that_another_removed_is_listed_once_it_is_made_anew(
+    bench: Bench, delay: int | None
+) -> None:
+    """Also by who noted its name a moment ago, and does not do so with every push."""
+    bench.queue.push(b"before", delay=delay)
+    bench.world.open().remove_queue("jobs")
+    bench.queue.push(b"after", delay=delay)
+
+    assert bench.store.queues() == ["jobs"]
+
+
+def test_a_queue_that_is_made_anew_while_it_is_removed_is_listed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is taken off the list after somebody else has noted it again."""
+    other = bench.world.open()
+    change = RedisQueue.change
+
+    def change_and_push(queue: RedisQueue, name: str, *words: Word) -> object:
+        answer = change(queue, name, *words)
+        monkeypatch.undo()
+        bench.queue.push(b"after")
+        return answer
+
+    bench.queue.push(b"before")
+    monkeypatch.setattr(RedisQueue, "change", change_and_push)
+    other.remove_queue("jobs")
+
+    assert bench.store.queues() == ["jobs"]
+
+
 FOREIGN: Final = (b"\xff\xfe", b"", b"../up", b"a{b}", b"n" * 10_000)
 """What no thing can be called."""
 

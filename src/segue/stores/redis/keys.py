@@ -18,7 +18,7 @@ def format_key(namespace: str) -> str:
 
 
 def names_key(namespace: str, kind: Kind) -> str:
-    """Return the key of the names that were ever used."""
+    """Return the key of the names that were used; those of queues until they are removed."""
     return f"{namespace}:{{store}}:{kind}s"
 
 

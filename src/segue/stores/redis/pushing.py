@@ -1,10 +1,11 @@
 """Pushing: what is checked before a message is sent, and waiting for room."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from segue.delivery.message import Body, MessageId
-from segue.errors import BatchTooLarge, InvalidArgument, QueueFull
+from segue.errors import BatchTooLarge, InvalidArgument, QueueFull, SegueError
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.contract import Item
@@ -60,6 +61,8 @@ class Pusher:
         """Push bodies of one priority that have nothing else to say."""
         _check_batch(list(map(len, bodies)))
         first = cast("int", self._pushed("push_plain", [priority, *bodies], wait))
+        if first == 0:
+            self._note_new()
         ids = [f"{priority}-{offset}" for offset in range(first, first + len(bodies))]
         return cast("list[MessageId]", ids)
 
@@ -68,7 +71,14 @@ class Pusher:
         _check_batch([len(parcel[4]) for parcel in parcels])
         words = [word for parcel in parcels for word in parcel]
         ids = cast("list[bytes]", self._pushed("push", words, wait))
+        if any(_is_first(name) for name in ids):
+            self._note_new()
         return [id_from_wire(name) for name in ids]
+
+    def _note_new(self) -> None:
+        """Note the queue again: it may be made anew, by us, after somebody else removed it."""
+        with suppress(SegueError):  # What was pushed is; the next push notes it.
+            self._store.register("queue", self._name, is_new=True)
 
     def _pushed(self, function: str, words: Sequence[Word], wait: Duration | None) -> object:
         """Push, waiting for room where the rules say so. Raises QueueFull."""
@@ -92,6 +102,11 @@ class Pusher:
                 else:
                     patience.wait(seconds_of(int(refusal.words[1])))
                 waiting = (patience.waiter, patience.step_us)
+
+
+def _is_first(name: bytes) -> bool:
+    """Tell whether a message is the first of its priority, or of those with a delay."""
+    return not name.rpartition(b"-")[2].strip(b"0")
 
 
 def _is_plain(parcel: Parcel, priority: int) -> bool:

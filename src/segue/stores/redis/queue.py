@@ -5,6 +5,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,6 +17,7 @@ from segue.errors import (
     LeaseLost,
     NotReplicated,
     QueueLocked,
+    SegueError,
     StoreClosed,
 )
 from segue.log.options import Duration
@@ -443,6 +445,8 @@ def remove_queue(store: "RedisStore", name: str) -> bool:
     """Delete a queue with all it holds; tell whether it was there."""
     is_gone = bool(RedisQueue(store, name).change("remove"))
     store.removals[name] = store.removals.get(name, 0) + 1
+    with suppress(SegueError):  # It is gone all the same, and who lists finds that out.
+        store.unregister_queue(name)
     return is_gone
 
 

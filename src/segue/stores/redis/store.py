@@ -89,12 +89,23 @@ class RedisStore:
         self.require_open()
         return base_key(self.namespace, kind, checked_name(name))
 
-    def register(self, kind: Kind, name: str) -> None:
-        """Note a name before it is used first: whoever lists finds it, and looks if it is there."""
+    def register(self, kind: Kind, name: str, *, is_new: bool = False) -> None:
+        """Note a name before it is used first: whoever lists finds it, and looks if it is there.
+
+        Also after that, if it `is_new`: somebody may have taken it off the list meanwhile.
+        """
         now = time.monotonic()
+        if is_new:
+            self._named.pop((kind, name), None)
         if now - self._named.get((kind, name), -NAMED_SECONDS) >= NAMED_SECONDS:
             self.calls.command(*self._naming("SADD", kind), name)
             self._named[kind, name] = now
+
+    def unregister_queue(self, name: str) -> None:
+        """Take the name of a queue that was removed off the list: each there costs who lists."""
+        self.calls.command(*self._naming("SREM", "queue"), name)
+        if queue_exists(self, name):  # Made anew by somebody who may have noted it just before.
+            self.register("queue", name, is_new=True)
 
     def _naming(self, command: str, kind: Kind) -> tuple[str, str, str]:
         key = names_key(self.namespace, kind)
