@@ -515,6 +515,24 @@ def test_a_dead_task_is_brought_back_without_going_through_all_letters(
     assert _dead(queue) == [each.id.partition("/")[2] for each in results if each != results[3]]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_request_to_cancel_that_came_too_late_does_not_cancel_what_is_brought_back(
+    app: App, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """It was made while the task still ran, and kept when that had died."""
+    result = app.find_task("bad").enqueue(1)
+    work(app)
+    record = result.record()
+    app.desk.cancellations.request(result.id, record.pushed_us)
+    if not is_known:
+        monkeypatch.setattr(Desk, "_finds_letters", False)
+    is_back = app.desk.retry(result.id)
+    work(app)
+
+    assert is_back
+    assert (result.state, result.record().attempt) == (State.DEAD_LETTER, record.attempt + 1)
+
+
 def _dead(queue: Queue) -> list[str]:
     return [cast("str", each.message.id) for each in queue.dead_letters()]
 

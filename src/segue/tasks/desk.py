@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from segue.clock import Clock
-from segue.delivery.message import MessageId
+from segue.delivery.message import DeadLetter, MessageId
 from segue.errors import InvalidName, StoreUnavailable, TaskNotFound
 from segue.stores.contract import MessageStatus, Queue, Store
 from segue.stores.letters import DeadLetters
@@ -353,9 +353,21 @@ class Desk:
             letters = _letters_of(opened)
             letter = letter_near(letters, message_id, known.finished_us)
             if letter is not None:
+                self._let_run(task_id)
                 return bool(letters.revive([letter]))
-        report = opened.redrive(where=lambda letter: letter.message.id == message_id, limit=1)
-        return bool(report.redriven)
+
+        def is_meant(letter: DeadLetter) -> bool:
+            if letter.message.id != message_id:
+                return False
+            self._let_run(task_id)
+            return True
+
+        return bool(opened.redrive(where=is_meant, limit=1).redriven)
+
+    def _let_run(self, task_id: str) -> None:
+        """Take a request to cancel back that came when the task was dead: it is for another try."""
+        if task_id in self.cancellations.requested():
+            self.cancellations.forget([task_id])
 
     @property
     def _finds_letters(self) -> bool:

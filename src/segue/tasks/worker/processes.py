@@ -105,11 +105,11 @@ class ProcessSlot(Slot):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [sys.executable, "-m", "segue.tasks.worker.child", self._target]
         words += [str(theirs.fileno()), str(self._memory_bytes or 0)]
+        connection = self._connection = Connection(ours.detach())
         with theirs:
             self._process = subprocess.Popen(
                 words, pass_fds=(theirs.fileno(),), env=environment, process_group=0
             )
-        connection = self._connection = Connection(ours.detach())
         problem = _Problem("it ended without a word", is_passing=True)
         with contextlib.suppress(OSError, EOFError):
             # Not among the words: everybody on the machine sees those, and a URL has a password.
