@@ -1,10 +1,11 @@
 """What every test shares: a place on fast storage, a clock to turn, and how hard to try."""
 
+import gc
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ settings.register_profile(
 # are found by everybody else's runs, and by the torture.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("torture" if TORTURE else "ci" if os.environ.get("CI") else "default")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while tests are collected nor among them: they all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture
