@@ -3,6 +3,7 @@
 Those that start Spark in processes of their own run beside them (`--dist loadgroup`).
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,18 +36,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The session, on two cores; it leaves nothing behind."""
     root = tmp_path_factory.mktemp("spark")
-    spark = session(
-        "segue-tests",
-        "local[2]",
-        config={
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.local.dir": str(root / "local"),
-            "spark.log.level": "ERROR",
-            "spark.sql.warehouse.dir": str(root / "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-        },
-    )
+    with pytest.MonkeyPatch.context() as environ:
+        # Only for the processes Spark starts: python/sitecustomize.py says what it is good for.
+        environ.setenv("PYTHONPATH", str(Path(__file__).parent / "python"), prepend=os.pathsep)
+        spark = session(
+            "segue-tests",
+            "local[2]",
+            config={
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.local.dir": str(root / "local"),
+                "spark.log.level": "ERROR",
+                "spark.sql.warehouse.dir": str(root / "warehouse"),
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+            },
+        )
     yield spark
     spark.stop()
 
