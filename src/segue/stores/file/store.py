@@ -22,6 +22,7 @@ from segue.stores.file.lock import FileLock
 from segue.stores.file.lock_core import OPEN_MAX, LockCore, OpenLocks, lock_exists
 from segue.stores.file.place import Place
 from segue.stores.file.queue import FileQueue
+from segue.stores.forking import in_every_child
 from segue.stores.heartbeat import Heartbeat
 
 # Rings and topics are imported when there is one: most processes use queues alone.
@@ -58,10 +59,7 @@ class FileStore:
         self.place = place
         self.url = url
         self.heartbeat = Heartbeat()
-        self._lock = threading.RLock()
-        """For what is known to be open. Nothing is opened under it: that may take long."""
-        self._turns: WeakValueDictionary[tuple[str, str], threading.RLock] = WeakValueDictionary()
-        """Whose turn it is to open, remove or let go of one queue or ring, for those in use."""
+        self.begin()
         self._queues: dict[str, QueueCore] = {}
         self._rings: dict[str, RingCore] = {}
         self._locks: WeakValueDictionary[str, LockCore] = WeakValueDictionary()
@@ -73,7 +71,19 @@ class FileStore:
         self.outlines = Outlines(place.disk)
         """What is remembered of logs for whoever only looks at them."""
         self._closed = False
+        in_every_child(self)
         _check_directory(place, create=create)
+
+    def begin(self) -> None:
+        """Have locks and threads of our own: after a fork nobody is left who frees the parent's.
+
+        What was open before says so to whoever uses it; all else can be used in the child.
+        """
+        self.heartbeat.begin()
+        self._lock = threading.RLock()
+        """For what is known to be open. Nothing is opened under it: that may take long."""
+        self._turns: WeakValueDictionary[tuple[str, str], threading.RLock] = WeakValueDictionary()
+        """Whose turn it is to open, remove or let go of one queue or ring, for those in use."""
 
     # Queues --------------------------------------------------------------------------------
 
