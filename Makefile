@@ -5,6 +5,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+DIST_ARGS ?=
 LOCK_ARGS ?=
 
 VENV := .venv
@@ -40,7 +41,7 @@ USED_BROWSER := $(if $(SEGUE_BROWSER),,$(BROWSER))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format generate docs screenshots bench torture lock clean FORCE
+.PHONY: help demo test lint format generate docs screenshots bench dist torture lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -72,6 +73,10 @@ screenshots: $(STAMP) $(USED_BROWSER) ## Photograph the dashboard: docs/images, 
 
 bench: $(STAMP) ## Run the benchmarks (BENCH_ARGS are passed on)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# Built twice and compared; only what is committed is taken (DIST_ARGS=--dirty for a trial).
+dist: $(STAMP) ## Build what is released into dist/, reproducibly, and check it
+	$(BIN)/python -m tools.dist $(DIST_ARGS)
 
 # Tests read SEGUE_TORTURE and do many times more of the same; no single one may be cut short.
 torture: $(STAMP) $(USED_BROWSER) ## Run the tests far longer and harder, without time limits

@@ -114,7 +114,7 @@ def _run_build(
         "SOURCE_DATE_EPOCH": str(epoch),
         # What was compiled must not say where: not in debug information or macros, and not where
         # this Python would have libraries looked for.
-        "CFLAGS": f"-g0 -ffile-prefix-map={sources}=.",
+        "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0 -ffile-prefix-map={sources}=.",
         "LDSHARED": f"{sysconfig.get_config_var('CC')} -shared",
         **({"SEGUE_PURE_PYTHON": "1"} if is_pure else {}),
     }

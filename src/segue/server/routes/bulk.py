@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -26,8 +26,6 @@ from segue.server.bulk import Kind, Look
 from segue.server.call import Call
 from segue.server.routing import Role, Route, Stream
 from segue.stores.file.store import FileStore
-from segue.stores.file.writes import Kind as WriteKind
-from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.http.wire.bulk import (
     Behinds,
     Beyond,
@@ -47,6 +45,9 @@ if TYPE_CHECKING:
     from segue.server.bulk_files import FileTables
     from segue.server.bulk_redis import RedisTables
     from segue.server.bulk_writes import StoreWrites
+
+# As segue.stores.file.writes has it, which only who has the extra `columns` can import.
+WriteKind = Literal["topic", "queue"]
 
 SEGMENT: Final = "application/octet-stream"
 PART_BYTES_MAX: Final = 16 << 20
@@ -183,7 +184,9 @@ def put(kind: WriteKind, call: Call) -> None:
 
 async def commit(kind: WriteKind, call: Call) -> Committed:
     """Have a write happen, and wake those who wait for messages."""
+    await call.in_thread(require_arrow)
     from segue.server.bulk_writes import check_write
+    from segue.stores.file.writes import StagedFile, WriteId
 
     body = call.body(Commit)
     write = WriteId(query=body.query, batch=body.batch, is_repeatable=body.is_repeatable)
@@ -209,16 +212,18 @@ async def commit(kind: WriteKind, call: Call) -> Committed:
 def is_done(kind: WriteKind, call: Call) -> IsDone:
     """Tell whether a write has happened."""
     named = call.query(Named)
-    return IsDone(
-        is_done=_writes(kind, call).is_done(WriteId(query=named.query, batch=named.batch))
-    )
+    writes = _writes(kind, call)
+    from segue.stores.file.writes import WriteId
+
+    return IsDone(is_done=writes.is_done(WriteId(query=named.query, batch=named.batch)))
 
 
 def abort(kind: WriteKind, call: Call) -> None:
     """Leave nothing of a write that has not happened."""
+    writes = _writes(kind, call)
     from segue.server.bulk_writes import check_write
 
-    _writes(kind, call).give_up(check_write(call.names[1]))
+    writes.give_up(check_write(call.names[1]))
 
 
 # Routes ------------------------------------------------------------------------------------------
