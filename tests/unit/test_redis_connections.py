@@ -280,6 +280,22 @@ def test_a_server_that_falls_silent_is_given_up(opened: Opener, proxy: Proxy) ->
     assert ring.enqueue(b"back") in {0, 1}
 
 
+def test_a_block_that_cannot_say_that_it_ends_ends_with_its_own_error(
+    opened: Opener, proxy: Proxy
+) -> None:
+    """Members and producers are gone when their time is over; what went wrong in them is told."""
+    topic = opened(timeout=0.1, retry=0.2).topic("orders", partitions=1)
+
+    def fail_while_away() -> None:
+        with topic.group("billing").join(), topic.producer("till"):
+            proxy.freeze()
+            raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        fail_while_away()
+    proxy.restore()
+
+
 def test_a_request_that_arrives_late_changes_nothing_again(opened: Opener, proxy: Proxy) -> None:
     """What was stuck in a frozen line is delivered after the same request came through another."""
     ring = opened(timeout=0.1, retry=PATIENCE_SECONDS).ring("bus", capacity=10)

@@ -1,5 +1,6 @@
 """A member of a group: it reads its share, and gives up what others should have."""
 
+import logging
 import os
 import secrets
 import socket
@@ -9,7 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from segue.delivery.group import GroupState
-from segue.errors import InvalidArgument, PartitionLost, SegueError, StoreClosed
+from segue.errors import (
+    InvalidArgument,
+    PartitionLost,
+    SegueError,
+    StoreClosed,
+    StoreUnavailable,
+)
 from segue.log.options import Duration
 from segue.stores.arguments import duration_us
 from segue.stores.redis.topics.polling import Poller
@@ -19,6 +26,8 @@ from segue.stores.topic_reading import check_offsets
 
 if TYPE_CHECKING:
     from segue.stores.redis.topics.group import GroupCore
+
+logger = logging.getLogger(__name__)
 
 SHOWS_PER_TTL: Final = 3
 """How often a member that waits says that it is alive."""
@@ -279,8 +288,12 @@ class RedisMember(Poller):
         if self._closed:
             return
         self._closed = True
-        with suppress(StoreClosed):  # Then our time will be over.
+        try:
             self._leave()
+        except StoreClosed:
+            return
+        except StoreUnavailable as error:  # It must not stand in for what a block has to say.
+            logger.warning("gone when its time is over group=%s reason=%s", self.name, error)
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ the name without noticing is refused there. What is appended is noted in the sam
 """
 
 import json
+import logging
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -20,7 +21,13 @@ from segue.delivery.topic_record import (
     key_bytes,
     producer_number,
 )
-from segue.errors import CorruptManifest, ProducerBusy, StorageError, StoreClosed
+from segue.errors import (
+    CorruptManifest,
+    ProducerBusy,
+    StorageError,
+    StoreClosed,
+    StoreUnavailable,
+)
 from segue.log.layout import checked_name
 from segue.stores.heartbeat import Pulse
 from segue.stores.producer_base import ProducerBase, checked_sequence, renewal_of
@@ -35,6 +42,8 @@ from segue.stores.redis.topics.core import CHANGES_MAX, TopicCore
 from segue.stores.redis.topics.partition import Fenced, ManifestChanged, Origin
 from segue.stores.redis.topics.room import room_by
 from segue.stores.topic_events import Packed, events_from, packed
+
+logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS: Final = 30.0
 """How long a name stays taken after its user died; it is renewed several times before."""
@@ -214,7 +223,9 @@ class RedisProducer(ProducerBase):
         try:
             self._core.change("release", self.name, self._user)
         except StoreClosed:
-            return  # Then it is free when its time is over.
+            return
+        except StoreUnavailable as error:  # It must not stand in for what a block has to say.
+            logger.warning("free when its time is over producer=%s reason=%s", self.name, error)
 
 
 def _digits(sequence: int) -> str:
