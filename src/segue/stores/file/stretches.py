@@ -6,6 +6,7 @@ from segue.errors import CorruptRecord, CorruptSegment, OffsetTrimmed
 from segue.log import Log
 from segue.log.columns import Columns
 from segue.stores.passing import Passing
+from segue.stores.topic_reading import in_partition
 
 
 def stretches(log: Log, start: int, stop: int, passing: Passing) -> Iterator[Columns]:
@@ -20,8 +21,10 @@ def stretches(log: Log, start: int, stop: int, passing: Passing) -> Iterator[Col
                 start = int(columns.offset[-1]) + 1
             return
         except OffsetTrimmed as error:
+            if not passing.deleted and passing.number.isdecimal():
+                raise in_partition(error, int(passing.number)) from None
             if not passing.deleted:
-                raise _in_partition(error, passing.number) from None
+                raise
             after, reason = error.earliest, "deleted"
         except CorruptRecord as error:
             if not passing.damaged:
@@ -34,16 +37,6 @@ def stretches(log: Log, start: int, stop: int, passing: Passing) -> Iterator[Col
         after = max(start + 1, min(after, stop))
         passing.warn(start, after, reason)
         start = after
-
-
-def _in_partition(error: OffsetTrimmed, number: str) -> OffsetTrimmed:
-    """Return the same error, saying which partition it is about."""
-    return OffsetTrimmed(
-        offset=error.offset,
-        earliest=error.earliest,
-        latest=error.latest,
-        partition=int(number) if number.isdecimal() else None,
-    )
 
 
 def _next_segment(log: Log, offset: int) -> int:
