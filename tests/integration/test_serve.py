@@ -21,7 +21,7 @@ import segue
 from segue.errors import AccessDenied, StoreUnavailable
 from segue.server import health, protocol
 from segue.server.building import build_app
-from segue.server.serving import ServerThread, config_of
+from segue.server.serving import GRACE_SECONDS, ServerThread, config_of
 from segue.server.tokens import RoleName, add_token, make_token, tokens_path
 from segue.stores.opening import open_directory, open_http
 from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS
@@ -282,7 +282,7 @@ def test_tls_is_spoken_with_those_who_trust_the_certificate(tmp_path: Path) -> N
             idle.queue("mail").count()
             begun = time.monotonic()
             assert server.end() == 0
-            assert time.monotonic() - begun < 6, "who says nothing is not waited for"
+            assert time.monotonic() - begun < GRACE_SECONDS, "who says nothing is not waited for"
         assert server.errors.read_text() == ""
 
 

@@ -30,7 +30,10 @@ def test_who_waits_knows_when_the_next_is_due(scratch: Path) -> None:
 
 
 def test_a_rate_is_kept_by_the_real_clock(scratch: Path) -> None:
-    """Twenty messages at a hundred a second take a fifth of a second, not much more or less."""
+    """Twenty messages at a hundred a second take a fifth of a second, not less.
+
+    Nor a second for each of them, as with a look now and then; a busy machine may take some.
+    """
     with open_directory(scratch, sync="os") as store:
         queue = store.queue("jobs", QueueRules(rate=100))
         push_all(queue, 21)
@@ -40,4 +43,4 @@ def test_a_rate_is_kept_by_the_real_clock(scratch: Path) -> None:
             queue.lease(wait=5)
         elapsed = time.monotonic() - start
 
-    assert 0.199 <= elapsed < 2
+    assert 0.199 <= elapsed < 15
