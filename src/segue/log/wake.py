@@ -35,7 +35,8 @@ class Waiter:
         self._words = live.words if live is not None else None
         self._fd = -1
         self._poll = select.poll()
-        self._path = directory / DIRECTORY / f"{os.getpid()}-{next(_numbers)}"
+        self._process = os.getpid()
+        self._path = directory / DIRECTORY / f"{self._process}-{next(_numbers)}"
         # ValueError: closed by another thread just now; the condition says what follows.
         with contextlib.suppress(OSError, ValueError):
             if self._words is not None and not self._words.readonly:
@@ -80,8 +81,9 @@ class Waiter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with contextlib.suppress(OSError):
-                self._disk.unlink(self._path)
+            if self._process == os.getpid():  # In a forked child it is the parent's, who waits on.
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(self._path)
 
 
 class Bell:
