@@ -47,23 +47,28 @@ def main() -> int:
             for words in stage.last_words(error.child):
                 screen.say(words)
             return 1
-    write_report(outcome, given.report)
     screen.table("What came of it", outcome.rows())
-    screen.act("The same as a page, with plots")
-    screen.say(str(given.report))
+    wrong = list(outcome.wrong())
+    try:
+        write_report(outcome, given.report)
+    except OSError as error:
+        wrong.append(f"the page with plots is not there: {error}")
+    else:
+        screen.act("The same as a page, with plots")
+        screen.say(str(given.report))
     screen.act("Three commands to try next")
     for command in outcome.next_commands(keep):
         screen.say(command)
     if given.json:
         print(json.dumps(outcome.as_values()))
-    for wrong in outcome.wrong():
-        screen.fail(wrong)
-    return 1 if outcome.wrong() else 0
+    for sentence in wrong:
+        screen.fail(sentence)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("\ndemo: interrupted; every process is ended and the store removed", file=sys.stderr)
+        print("\ndemo: interrupted; no process and no temporary file is left", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -7,7 +7,9 @@ says on standard output, a line of JSON each; what came of it stands in DIRECTOR
 """
 
 import json
+import os
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +32,10 @@ LOOK_SECONDS: Final = 0.1
 RECORDS_MAX: Final = 100_000
 """In a batch of the streams that nobody kills."""
 
+SOCKET_PATH_BYTES_MAX: Final = 107
+SOCKET_NAME: Final = "/.00000000-0000-0000-0000-000000000000.sock"
+"""What Spark calls a socket, which it has in the temporary directory."""
+
 _ORDER: Final = "STRUCT<order: STRING, customer: STRING, item: STRING, cents: BIGINT>"
 
 
@@ -42,6 +48,7 @@ def main(store: str, directory: str, batch: int) -> None:
         config={
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # It lives for seconds.
             "spark.log.level": "OFF",
+            "spark.python.unix.domain.socket.enabled": str(_has_room_for_sockets()).lower(),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.session.timeZone": "UTC",
@@ -161,6 +168,11 @@ class Steps:
         """Return how many segments the topic of orders has, and their bytes."""
         paths = list(Path(self._store).glob(f"topics/{TOPIC}/partition_*/*.q"))
         return len(paths), sum(path.stat().st_blocks * 512 for path in paths)
+
+
+def _has_room_for_sockets() -> bool:
+    """Tell whether Spark and its Python workers can meet at a path; if not, they use ports."""
+    return len(os.fsencode(tempfile.gettempdir() + SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
 
 
 def _rows(query: "StreamingQuery") -> int:

@@ -50,7 +50,7 @@ class Screen:
 
     def fail(self, text: str) -> None:
         """Tell what is not as it should be."""
-        self._console.print(f"  [red]{text}[/]", soft_wrap=True)
+        self._console.print(f"  {text}", style="red", soft_wrap=True, markup=False)
 
     @contextmanager
     def bars(self) -> Iterator[Bars]:

@@ -40,12 +40,14 @@ class Stage:
         self._is_over = False
 
     def __enter__(self) -> Self:
+        self._is_starting = True  # Nobody would remove what is made here if this were left early.
         for number in SIGNALS:
             signal.signal(number, self._interrupt)
         self.directory = Path(tempfile.mkdtemp(prefix="segue-demo-"))
         self.store = self._keep or self.directory / "store"
         self.runs = self.directory / "runs.jsonl"
         (self.directory / "tmp").mkdir()
+        self._is_starting = False
         return self
 
     def __exit__(
@@ -124,6 +126,7 @@ class Stage:
     def _environment(self) -> dict[str, str]:
         # Spark and its JVM leave files behind when they are killed: here they go with the rest.
         scratch = str(self.directory / "tmp")
+        java = [f'"-Djava.io.tmpdir={scratch}"', "-XX:-UsePerfData"]
         return {
             **os.environ,
             STORE_VARIABLE: str(self.store),
@@ -133,11 +136,11 @@ class Stage:
             ),
             "SPARK_LOCAL_DIRS": scratch,
             "TMPDIR": scratch,
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData",
+            "JAVA_TOOL_OPTIONS": " ".join([os.environ.get("JAVA_TOOL_OPTIONS", ""), *java]).strip(),
         }
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Leave the stage, but not before a child that is being started is known."""
+        """Leave the stage, but not before what is being made or started is known."""
         if self._is_over or self._was_interrupted:
             return  # It is being left; that takes seconds at most.
         self._was_interrupted = True

@@ -61,6 +61,7 @@ class Story:
         self._size = size
         self._runs = Lines(stage.runs)
         self._notes: list[Note] = []
+        self._server: Child
         self._workers: dict[str, Child] = {}
         self._samples: list[Sample] = []
         self._held: dict[str, Note] = {}
@@ -97,9 +98,11 @@ class Story:
         for topic in (TOPIC, CLEAN, REVENUE):
             app.store.topic(topic, partitions=2, rules=rules)
         store = str(self._stage.store)
-        server = self._stage.start("server", "segue", "serve", store, "--port", "0", is_heard=True)
-        assert server.stdout is not None
-        said = server.stdout.readline()
+        self._server = self._stage.start(
+            "server", "segue", "serve", store, "--port", "0", is_heard=True
+        )
+        assert self._server.stdout is not None
+        said = self._server.stdout.readline()
         if not said:
             raise DemoFailed("the server did not start")
         url = said.split()[-1]
@@ -293,9 +296,10 @@ class Story:
 
     def _require_well(self, senders: dict[str, Child]) -> None:
         """Raise DemoFailed if somebody ended that should not have."""
-        for name, child in self._workers.items():
+        for name, child in {"server": self._server, **self._workers}.items():
             if not self._stage.is_running(child):
-                raise DemoFailed(f"{name} ended with {child.wait()}", child=name)
+                self._stage.kill(child)  # What it had started may still run.
+                raise DemoFailed(f"{name} ended with {child.returncode}", child=name)
         for name, child in senders.items():
             if not self._stage.is_running(child) and child.wait() != 0:
                 raise DemoFailed(f"the producer {name} ended with {child.wait()}", child=name)

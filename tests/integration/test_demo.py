@@ -15,16 +15,37 @@ STORE = "  the store is "
 MOMENTS = {"as it begins": "A store in", "as workers start": STORE, "amid orders": "Orders come in"}
 
 
-def processes_of(directory: str) -> list[str]:
+def processes_of(directory: Path) -> dict[int, str]:
     """Return the command lines of all that were started for a directory and still run."""
-    found = []
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if directory.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+            if f"{directory}/segue-demo-".encode() in (process / "environ").read_bytes():
+                command = (process / "cmdline").read_text().replace("\0", " ")
+                found[int(process.name)] = command
         except OSError:
             continue  # It ended meanwhile.
     return found
+
+
+def demo_that_says(text: str, temporary: Path) -> subprocess.Popen[str]:
+    """Start the demo and return it once it has said something."""
+    page = str(temporary / "page.html")
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", "--short", "--report", page],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stdout is not None
+    said = ""
+    while text not in said:
+        line = demo.stdout.readline()
+        assert line, said
+        said += line
+    return demo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -33,27 +54,27 @@ def test_whoever_interrupts_it_finds_nothing_left(
     moment: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """No process, no file, and the exit code of Ctrl-C."""
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "examples.demo", "--short", "--report", str(tmp_path / "page.html")],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert demo.stdout is not None
-    said = ""
-    while MOMENTS[moment] not in said:
-        line = demo.stdout.readline()
-        assert line, said
-        said += line
+    demo = demo_that_says(MOMENTS[moment], tmp_path)
     demo.send_signal(number)
     rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
 
-    assert demo.returncode == 130, (said, rest, errors)
+    assert demo.returncode == 130, (rest, errors)
     assert "interrupted" in errors
     assert "Traceback" not in errors
-    assert processes_of(str(tmp_path / "segue-demo-")) == []
+    assert processes_of(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_dies_by_itself_is_named(tmp_path: Path) -> None:
+    """Not those who fail because of that; and the demo ends, with all others."""
+    demo = demo_that_says(MOMENTS["amid orders"], tmp_path)
+    server = next(pid for pid, line in processes_of(tmp_path).items() if "segue serve" in line)
+    os.kill(server, signal.SIGKILL)
+    rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (demo.returncode, errors) == (1, "")
+    assert "server ended with -9" in rest
+    assert processes_of(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,10 +26,13 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The one run that all tests here look at."""
+    """The one run that all tests here look at.
+
+    Where temporary files go there are spaces, and no room for the name of a socket.
+    """
     scratch = tmp_path_factory.mktemp("demo")
     page = scratch / "pages" / "report.html"
-    temporary = scratch / "tmp"
+    temporary = scratch / "a directory whose name is long enough"
     temporary.mkdir()
     done = subprocess.run(
         ["make", "--silent", "demo", f"DEMO_ARGS=--short --json --report {shlex.quote(str(page))}"],

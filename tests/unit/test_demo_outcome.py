@@ -10,6 +10,7 @@ from examples.demo.evidence import AFTER_KILL, UNEXPLAINED, Totals
 from examples.demo.orders import has_garbled_line, order_of
 from examples.demo.outcome import Outcome, Result, Return, Sample
 from examples.demo.report import write_report
+from examples.demo.screen import Screen
 
 ORDERS = 100
 CENTS = sum(order_of("library", number).cents for number in range(ORDERS))
@@ -64,10 +65,7 @@ def test_an_outcome_in_which_everything_holds_has_nothing_wrong() -> None:
         (replace(RIGHT, totals=replace(TOTALS, repeated={UNEXPLAINED: 1})), "for no reason: 1"),
         (replace(RIGHT, records=RECORDS - 1), "orders in the topic"),
         (replace(RIGHT, returns=[]), "nothing in its hands"),
-        (
-            replace(RIGHT, returns=[Return(work="a", after_seconds=1.0, attempt=1)]),
-            "back from a killed worker",
-        ),
+        (replace(RIGHT, driver_kills=0), "Spark drivers killed: 0 instead of 1"),
         (replace(RIGHT, result=replace(RESULT, clean=ORDERS + 1)), "clean orders"),
         (replace(RIGHT, result=replace(RESULT, revenue=[(0, "apples", CENTS - 1)])), "cents"),
         (replace(RIGHT, result=replace(RESULT, kept=ORDERS + 1)), "orders in Parquet: 101"),
@@ -82,6 +80,20 @@ def test_an_outcome_in_which_everything_holds_has_nothing_wrong() -> None:
 def test_whatever_does_not_hold_is_said(outcome: Outcome, said: str) -> None:
     """One fault, and the sentence that names it."""
     assert any(said in wrong for wrong in outcome.wrong()), outcome.wrong()
+
+
+def test_commands_to_try_next_can_be_pasted() -> None:
+    """Also if the store is kept where a name has a space."""
+    *_, dash = RIGHT.next_commands(Path("my shop"))
+
+    assert dash.endswith("segue dash 'my shop'")
+
+
+def test_what_is_wrong_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands in brackets, as in JSON, is no markup."""
+    Screen(to_stderr=False).fail('{"logs": ["a"], "b": [/]}')
+
+    assert '{"logs": ["a"], "b": [/]}' in capsys.readouterr().out
 
 
 def test_the_page_has_the_table_the_checks_and_nothing_unescaped(tmp_path: Path) -> None:
