@@ -537,6 +537,48 @@ def _dead(queue: Queue) -> list[str]:
     return [cast("str", each.message.id) for each in queue.dead_letters()]
 
 
+# Damage -------------------------------------------------------------------------------------
+
+
+def test_an_event_that_is_damaged_costs_no_other(
+    app: App, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What became of all other tasks is known all the same; that one is missing is logged."""
+    results = []
+    for number in (111, 222, 333):
+        results.append(app.find_task("good").enqueue(number))
+        work(app)
+    app.close()
+    _flip(scratch / "data" / "topics" / "segue.tasks", b'"result":111')
+    results.append(app.find_task("good").enqueue(444))
+    work(app)
+
+    with pytest.raises(TaskNotFound):
+        results[0].record()
+    assert [result.get(0) for result in results[1:]] == [222, 333, 444]
+    assert any("passed over topic=segue.tasks" in words for words in caplog.messages)
+
+
+def test_a_request_to_cancel_that_is_damaged_stops_no_worker(app: App, scratch: Path) -> None:
+    """Nobody knows whom it was about. What comes after it counts."""
+    results = [app.find_task("good").enqueue(number) for number in (111, 222)]
+    for result in results:
+        result.cancel()
+    app.close()
+    _flip(scratch / "data" / "topics" / "segue.cancellations", results[0].id.encode())
+    work(app)
+
+    assert [result.state for result in results] == [State.COMPLETED, State.CANCELLED]
+
+
+def _flip(topic: Path, where: bytes) -> None:
+    """Change one bit of what a topic holds."""
+    (segment,) = (each for each in topic.rglob("*.q") if where in each.read_bytes())
+    data = bytearray(segment.read_bytes())
+    data[data.index(where)] ^= 1
+    segment.write_bytes(data)
+
+
 # Messages of a state ------------------------------------------------------------------------
 
 

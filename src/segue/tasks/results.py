@@ -190,6 +190,7 @@ class Watch:
                 return
             except (SegueError, OSError) as error:
                 logger.warning("results may be told late reason=%s", error)
+                start = None  # From the end on: what lies between may be damaged.
                 time.sleep(FOLLOW_SECONDS)
 
     def _tell_all(self) -> None:

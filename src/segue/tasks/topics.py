@@ -1,11 +1,14 @@
 """Reading and keeping short the topics of one partition that tasks stand on."""
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
 from segue.delivery.topic_record import TopicRecord
-from segue.errors import OffsetTrimmed, TopicNotFound
+from segue.errors import CorruptRecord, OffsetTrimmed, TopicNotFound
 from segue.stores.topic_contract import Topic
+
+logger = logging.getLogger(__name__)
 
 RECORDS_MAX: Final = 10_000
 """From so many records on a topic of states is compacted."""
@@ -20,7 +23,10 @@ def end_of(topic: Topic) -> int:
 
 
 def records_between(topic: Topic, start: int, stop: int) -> Iterator[TopicRecord]:
-    """Yield the records from `start` up to `stop`, passing over what retention took."""
+    """Yield the records from `start` up to `stop`, passing over what retention took.
+
+    And over damage, which is logged: what one batch said is no reason to know nothing else.
+    """
     while start < stop:
         try:
             for record in topic.records({0: start}, stop={0: stop}):
@@ -28,6 +34,9 @@ def records_between(topic: Topic, start: int, stop: int) -> Iterator[TopicRecord
                 yield record
         except OffsetTrimmed as error:
             start = max(start + 1, error.earliest)
+        except CorruptRecord as error:
+            logger.warning("passed over topic=%s reason=%s", topic.name, error)
+            start = max(start, error.last_offset) + 1
         except TopicNotFound:
             return
         else:
