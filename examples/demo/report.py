@@ -14,7 +14,7 @@ def write_report(outcome: Outcome, path: Path) -> None:
 
 
 def _page(outcome: Outcome) -> str:
-    facts = [(name, f"{count}  {why}".strip()) for name, count, why in outcome.rows()]
+    facts = [(name, f"{count} ({why})" if why else count) for name, count, why in outcome.rows()]
     sections = (
         _queue(outcome),
         _killed(outcome),
@@ -67,15 +67,14 @@ def _revenue(outcome: Outcome) -> Section:
 
 
 def _dead(outcome: Outcome) -> Section:
+    cents = outcome.result.dead_cents
+    rows = [(why, count, cents.get(why, 0) / 100) for why, count in outcome.reasons.most_common()]
     return Section(
-        title="Dead letters by reason",
+        title="Dead letters",
         parts=(
-            Table(columns=("reason", "letters"), rows=outcome.reasons.most_common()),
-            Note(text="What was not earned, from the join of orders with their letters:"),
-            Bars(
-                title="by reason",
-                values=[(why, cents / 100) for why, cents in outcome.result.dead_cents.items()],
-            ),
+            Bars(title="orders by their fate", values=list(outcome.result.fates.items())),
+            Note(text="What they died of, and what was not earned: orders joined with letters."),
+            Table(columns=("reason", "letters", "not earned"), rows=rows),
         ),
     )
 

@@ -34,9 +34,9 @@ def fulfil(order: str, customer: str, item: str, cents: int, payment: str) -> st
         raise ConnectionError("the bank did not answer")
     if payment == orders.REFUSED:
         note_run(order, FAILED, current().attempt)
-        raise GiveUp(f"the bank refused {cents / 100:.2f}")
+        raise GiveUp("the bank refused the card")
     note_run(order, DONE, current().attempt)
-    return f"{item} for {customer}"
+    return f"{item} for {customer}, {cents / 100:.2f}"
 
 
 @app.task(queue=CATALOGUE, retries=2, backoff=0.2, timeout=20)
