@@ -93,7 +93,7 @@ class Made:
 def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("report")
     work(root / "store")
-    target = root / "report"
+    target = root / "100 % of it"
     return Made(
         store_path=root / "store",
         target=target,
@@ -102,6 +102,13 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
 
 
 class TestReport:
+    def test_its_directory_may_have_any_name(self, made: Made) -> None:
+        """What is no URL is not taken for one: all of it lies where it was asked for."""
+        assert made.report.page == made.target / "report.html"
+        assert made.report.page.exists()
+        assert {path.parent for path in made.report.tables.values()} == {made.target}
+        assert all(any(path.glob("*.parquet")) for path in made.report.tables.values())
+
     def test_waits_and_runs_are_told_to_the_second(self, spark: "SparkSession", made: Made) -> None:
         """Waits from push to first delivery, runs from lease to end."""
         times = {row["what"]: row for row in made.rows(spark, "times")}

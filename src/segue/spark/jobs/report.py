@@ -21,6 +21,7 @@ from segue.delivery.events import ASIDE, LEASED, SETTLED, Cause, How
 from segue.errors import InvalidArgument, LogNotFound, TopicNotFound
 from segue.spark.jobs.ledger import BURIED, DELIVERIES, ENDS, EVENT, POPPED, RETURNED, ledger_tasks
 from segue.spark.jobs.report_sections import Tables, page_of
+from segue.spark.jobs.running import spark_directory
 from segue.spark.jobs.tasks import rows_of
 from segue.spark.jobs.triage import pattern_of
 from segue.spark.places import require_directory
@@ -324,7 +325,7 @@ def _deaths(letters: "DataFrame", width_seconds: int) -> "DataFrame":
 def _written(frame: "DataFrame", path: Path) -> Path:
     """Write a table, sorted: all of them are small."""
     sorted_ = frame.repartition(1).sortWithinPartitions(*frame.columns)
-    sorted_.write.mode("overwrite").parquet(path.as_uri())
+    sorted_.write.mode("overwrite").parquet(spark_directory(path))
     return path
 
 
