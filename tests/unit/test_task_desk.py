@@ -20,6 +20,14 @@ from segue.tasks.envelope import Envelope, write_envelope
 from segue.tasks.events import TaskEvent
 from segue.tasks.obituaries import letter_near
 from segue.tasks.walk import Place, place_from
+from segue.tasks.worker.reports import (
+    GONE_SECONDS,
+    SilentWorkers,
+    WorkerReport,
+    prepare_reports,
+    read_reports,
+    send_report,
+)
 from segue.testing import ManualClock
 from tests.contract.task_support import manual_app, work
 
@@ -569,6 +577,37 @@ def test_a_request_to_cancel_that_is_damaged_stops_no_worker(app: App, scratch: 
     work(app)
 
     assert [result.state for result in results] == [State.COMPLETED, State.CANCELLED]
+
+
+def test_a_report_that_is_damaged_hides_no_worker(
+    app: App, clock: ManualClock, scratch: Path
+) -> None:
+    """Who reported before and after it is seen, at work or silent."""
+    prepare_reports(app.store)
+    for name in ("first", "second", "third"):
+        report = WorkerReport(
+            worker=name,
+            host="here",
+            pid=1,
+            kind="thread",
+            state="running",
+            at_us=clock(),
+            started_us=clock(),
+            queues=["default"],
+            size=1,
+            busy=0,
+            min=1,
+            max=1,
+        )
+        send_report(app.store, report)
+    app.close()
+    _flip(scratch / "data" / "topics" / "segue.workers", b'"worker":"second"')
+    silent = SilentWorkers(app.store)
+
+    assert [each.worker for each in read_reports(app.store, clock())] == ["first", "third"]
+    assert silent.reports(clock()) == []
+    clock.advance(seconds=2 * GONE_SECONDS)
+    assert [each.worker for each in silent.reports(clock())] == ["first", "third"]
 
 
 def _flip(topic: Path, where: bytes) -> None:

@@ -16,7 +16,7 @@ from segue.delivery.topic_rules import TopicRules
 from segue.errors import Damage, OffsetOutOfRange, RecordRemoved, TopicNotFound
 from segue.stores.contract import Store
 from segue.stores.topic_contract import Topic
-from segue.tasks.topics import end_of, records_between
+from segue.tasks.topics import end_of, place_of, records_between
 
 TASKS_TOPIC: Final = "segue.tasks"
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
@@ -102,10 +102,7 @@ class EventLog:
 
     def earliest(self) -> int:
         """Return the offset of the oldest event that is left, or of the next if there is none."""
-        try:
-            return self.topic.offsets("earliest")[0]
-        except (TopicNotFound, KeyError):
-            return 0
+        return place_of(self.topic, "earliest")
 
     def read(self, start: int, stop: int | None = None) -> Iterator[tuple[int, TaskEvent]]:
         """Yield events from `start` on with their offsets; passes over what retention took."""

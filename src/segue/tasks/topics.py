@@ -6,7 +6,7 @@ from typing import Final
 
 from segue.delivery.topic_record import TopicRecord
 from segue.errors import CorruptRecord, OffsetTrimmed, TopicNotFound
-from segue.stores.topic_contract import Topic
+from segue.stores.topic_contract import Start, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +16,13 @@ RECORDS_MAX: Final = 10_000
 
 def end_of(topic: Topic) -> int:
     """Return the offset the next record gets; 0 if there is no such topic yet."""
+    return place_of(topic, "latest")
+
+
+def place_of(topic: Topic, start: Start) -> int:
+    """Return the offset that a start stands for; 0 if there is no such topic yet."""
     try:
-        return topic.offsets("latest")[0]
+        return topic.offsets(start)[0]
     except (TopicNotFound, KeyError):
         return 0
 

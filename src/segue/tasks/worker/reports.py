@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from segue.delivery.topic_rules import TopicRules
-from segue.errors import OffsetTrimmed, TopicNotFound
 from segue.stores.contract import Store
+from segue.tasks.topics import end_of, place_of, records_between
 
 WORKERS_TOPIC: Final = "segue.workers"
 REPORT_SECONDS: Final = 2.0
@@ -88,17 +88,15 @@ def read_reports(store: Store, now_us: int) -> list[WorkerReport]:
     back = timedelta(seconds=GONE_SECONDS + METRICS_SECONDS)
     since = datetime.fromtimestamp(now_us / 1_000_000, UTC) - back
     found: dict[str, WorkerReport] = {}
-    try:
-        for record in store.topic(WORKERS_TOPIC).records(since):
-            report = _report_of(record.value)
-            if report is None:
-                continue
-            before = found.get(report.worker)
-            if not report.metrics and before is not None:
-                report = msgspec.structs.replace(report, metrics=before.metrics)
-            found[report.worker] = report
-    except TopicNotFound:
-        return []
+    topic = store.topic(WORKERS_TOPIC)
+    for record in records_between(topic, place_of(topic, since), end_of(topic)):
+        report = _report_of(record.value)
+        if report is None:
+            continue
+        before = found.get(report.worker)
+        if not report.metrics and before is not None:
+            report = msgspec.structs.replace(report, metrics=before.metrics)
+        found[report.worker] = report
     return sorted(
         (
             report
@@ -119,8 +117,7 @@ class SilentWorkers:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._next: dict[int, int] = {}
-        """Where each partition is read on."""
+        self._next = 0
         self._last: dict[bytes | None, bytes | None] = {}
         """The last word of each worker."""
 
@@ -145,14 +142,10 @@ class SilentWorkers:
 
     def _read_on(self) -> None:
         topic = self._store.topic(WORKERS_TOPIC)
-        try:
-            for record in topic.records(self._next or "earliest"):
-                self._next[record.partition] = record.offset + 1
-                self._last[record.key] = record.value
-        except OffsetTrimmed:
-            self._next.clear()  # Nobody asked for a while: the next look begins anew.
-        except TopicNotFound:
-            pass
+        end = end_of(topic)
+        for record in records_between(topic, self._next, end):
+            self._last[record.key] = record.value
+        self._next = end
 
 
 def _report_of(value: bytes | None) -> WorkerReport | None:
