@@ -18,7 +18,7 @@ from tests.crash.kill_runs import finish, kill_everywhere
 from tests.crash.killing_disk import KillPoint
 from tests.crash.processes import Child, ForkServer
 from tests.crash.workload import (
-    SETTINGS,
+    KILLED_SETTINGS,
     SHARED,
     Attempts,
     Setting,
@@ -37,7 +37,7 @@ WANTED_SEGMENT: Final = 4
 """Where the reader stands in those."""
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", KILLED_SETTINGS, ids=str)
 def test_a_kill_at_any_call_of_an_append_or_a_roll_keeps_what_was_acknowledged(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:

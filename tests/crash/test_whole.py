@@ -15,7 +15,14 @@ from tests.crash.killing_disk import KillPoint
 from tests.crash.processes import Child, ForkServer
 from tests.crash.replay import TORTURE, naming
 from tests.crash.whole_children import SHAPES, batch, put_batch, put_batches
-from tests.crash.workload import SEGMENT_BYTES, SEGMENT_ITEMS, SETTINGS, Setting, check_intact
+from tests.crash.workload import (
+    KILLED_SETTINGS,
+    SEGMENT_BYTES,
+    SEGMENT_ITEMS,
+    SHARED,
+    Setting,
+    check_intact,
+)
 
 STATES: Final = 50 if TORTURE else 2
 """How many states are looked at of each moment."""
@@ -42,7 +49,7 @@ def expect_usual_limits(path: Path) -> None:
         assert (last.items_max, last.bytes_max) == (SEGMENT_ITEMS, SEGMENT_BYTES)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", KILLED_SETTINGS, ids=str)
 def test_a_kill_at_any_call_leaves_whole_batches(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:
@@ -69,7 +76,7 @@ def test_a_kill_at_any_call_leaves_whole_batches(
     assert kills > 0
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
+@pytest.mark.parametrize("setting", SHARED, ids=str)
 def test_a_kill_at_any_call_lets_another_process_go_on(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:

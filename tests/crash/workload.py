@@ -16,6 +16,7 @@ from segue import Log, Record
 from segue.log.disk import Disk
 from segue.log.options import SyncName
 from segue.log.positions import SavedPosition
+from tests.crash.replay import TORTURE
 
 SEGMENT_BYTES: Final = 16 * 1024
 SEGMENT_ITEMS: Final = 64
@@ -52,6 +53,8 @@ class Setting:
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "os")
 SHARED: Final = [Setting(sync=sync) for sync in SYNC_NAMES]
 SETTINGS: Final = SHARED + [Setting(sync=sync, exclusive=True) for sync in SYNC_NAMES]
+KILLED_SETTINGS: Final = SETTINGS if TORTURE else [SETTINGS[0], SETTINGS[4], SETTINGS[2]]
+"""Each sync mode once, both ways to lock: a kill takes nothing back, synced or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
