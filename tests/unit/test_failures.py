@@ -14,6 +14,7 @@ from segue.log.disk import Disk
 from segue.log.layout import Offset
 from segue.log.live import FAILED, READY, STATE
 from segue.log.options import SyncName
+from segue.testing import FaultyDisk
 from tests.unit.support import (
     RestartedMachine,
     destroy_header,
@@ -204,6 +205,35 @@ def test_what_is_appended_after_an_interrupted_roll_is_kept(
         seen = payloads(log.records())
     with Log(directory) as log:
         assert payloads(log.records()) == seen == [b"before", b"after"]
+
+
+class LateInterruptDisk(FaultyDisk):
+    """A signal handler raises as soon as a lock is had, for the so-manieth time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locks_left = -1
+
+    def lock(self, fd: int, *, shared: bool = False) -> None:
+        super().lock(fd, shared=shared)
+        self.locks_left -= 1
+        if not self.locks_left:
+            raise Interrupted
+
+
+@pytest.mark.parametrize("lock", [1, 2], ids=["to append", "to publish"])
+def test_a_lock_that_an_interrupt_struck_upon_is_not_kept(directory: Path, lock: int) -> None:
+    """Others would wait for it for as long as the process lives."""
+    disk = LateInterruptDisk()
+    with Log(directory, disk=disk) as log:
+        log.append(b"before")
+        disk.locks_left = lock
+        with pytest.raises(Interrupted):
+            log.append(b"interrupted")
+        with Log(directory, lock_timeout=0) as other:
+            other.append(b"after")
+
+            assert payloads(other.records())[-1] == b"after"
 
 
 class FleetingDisk(Disk):

@@ -340,8 +340,8 @@ class ActiveSegment:
         """Show every synced record to readers. Several processes may want to: highest wins."""
         if isinstance(self._stopped, LogClosed):
             return  # Closing has shown them.
-        self._lock()
         try:
+            self._lock()  # Within: an interrupt may strike as soon as it is had.
             self._words[PUBLISHED] = max(self._words[PUBLISHED], self._synced)
         finally:
             self._leave()
