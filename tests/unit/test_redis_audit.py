@@ -47,9 +47,11 @@ def test_a_queue_that_is_not_there_is_well(store: RedisStore) -> None:
 
 
 def test_a_queue_that_was_removed_is_well(store: RedisStore) -> None:
+    """Its name went with it, and nothing else was left."""
     store.remove_queue("jobs")
 
-    assert audit_store(store) == {"jobs": []}
+    assert audit_store(store) == {}
+    assert audit_queue(store, "jobs") == []
 
 
 def test_what_a_removal_left_is_found(store: RedisStore) -> None:

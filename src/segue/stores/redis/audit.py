@@ -160,7 +160,7 @@ def audit_queue(store: "RedisStore", name: str) -> list[str]:
 
 
 def audit_store(store: "RedisStore") -> dict[str, list[str]]:
-    """Return what `audit_queue` says of each queue that has ever been used."""
+    """Return what `audit_queue` says of each queue that was used and is not removed."""
     key = names_key(store.namespace, "queue")
     said = cast("Iterable[bytes]", store.calls.command(key, "SMEMBERS", key))
     names = (name.decode(errors="replace") for name in said)
