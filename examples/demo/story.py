@@ -289,7 +289,10 @@ class Story:
                 return True
         code = child.wait()
         if code != 0:
-            raise DemoFailed(f"the Spark driver ended with {code}", child="spark")
+            raise DemoFailed(
+                f"the Spark driver ended with {code}; `segue doctor` knows which Java it has",
+                child="spark",
+            )
         return False
 
     # Looks ---------------------------------------------------------------------------------

@@ -4,11 +4,15 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.integration.test_demo import demo_that_says, processes_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 280
@@ -93,6 +97,21 @@ def test_it_ends_with_three_commands_that_run(played: Played, tmp_path: Path) ->
         )
     assert commands[2].endswith("segue dash data")
     assert (tmp_path / "data").is_dir()
+
+
+def test_whoever_interrupts_it_amid_spark_finds_nothing_left(tmp_path: Path) -> None:
+    """Neither the driver nor its JVM, of which nobody has heard yet."""
+    demo = demo_that_says("Spark: clean", tmp_path)
+    while not any("/bin/java " in line for line in processes_of(tmp_path).values()):
+        assert demo.poll() is None
+        time.sleep(0.05)
+    demo.send_signal(signal.SIGINT)
+    rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
+
+    assert demo.returncode == 130, (rest, errors)
+    assert "Traceback" not in errors
+    assert processes_of(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_leaves_nothing_behind(played: Played) -> None:

@@ -94,7 +94,7 @@ def sync_check(facts: SyncFacts) -> Check:
             f"{found}: slow, about {1e6 / middle_us:.0f} a second",
             "a faster device, push_many, or sync='interval'",
         )
-    return ok(NAME, f"{found}; {_what_that_says(device)}")
+    return ok(NAME, f"{found}: {_what_that_says(device)}")
 
 
 def not_measured(reason: str, number: int | None) -> Check:
@@ -109,10 +109,10 @@ def not_measured(reason: str, number: int | None) -> Check:
 
 def _what_that_says(device: Device) -> str:
     if device.is_virtual:
-        return "possible; what the host does with it cannot be seen from in here"
+        return "plausible; what the host does with it cannot be seen from in here"
     if device.write_cache == "write through":
-        return "possible; the device says that it has no cache to flush"
-    return "possible; whether the device is honest only a power cut shows"
+        return "plausible; the device says that it has no cache to flush"
+    return "plausible; whether the device is honest only a power cut shows"
 
 
 def _time(time_us: float) -> str:
