@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
@@ -159,7 +160,18 @@ def _signal(child: Child, number: signal.Signals) -> None:
     """Send a signal to a child; SIGKILL to all it has started, too."""
     if child.returncode is not None:
         return  # The number may be another's by now.
+    os.kill(child.pid, number)
     if number == signal.SIGKILL:
-        os.killpg(child.pid, number)
-    else:
-        os.kill(child.pid, number)
+        for pid in _session_of(child):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _session_of(child: Child) -> Sequence[int]:
+    """Return all processes of a child's session. Workers of Spark have groups of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(path.name)) == child.pid:
+                found.append(int(path.name))
+    return found

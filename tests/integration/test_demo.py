@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from examples.demo.stage import Stage
 from tests.integration.cli_support import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +94,35 @@ def test_it_takes_no_store_that_is_there(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{tmp_path} is there already" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Also what is in a process group of its own, as the workers of Spark are."""
+    program = tmp_path / "parent_of_others.py"
+    program.write_text(
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setpgid(0, 0)\n"
+        "    print(os.getpid(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.setattr("examples.demo.stage.SIGNALS", ())
+        with Stage() as stage:
+            child = stage.start("child", "parent_of_others", is_heard=True)
+            assert child.stdout is not None
+            other = int(child.stdout.readline())
+            stage.kill(child)
+            while is_alive(other):
+                time.sleep(0.01)
+
+    assert not stage.directory.exists()
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process is more than a name that nobody has asked after yet."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
