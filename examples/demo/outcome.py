@@ -154,7 +154,7 @@ class Outcome:
     def rows(self) -> Sequence[tuple[str, str, str]]:
         """Return the table at the end: what, how many, and where that comes from."""
         totals, result = self.totals, self.result
-        by_source = ", ".join(f"{count:,} by {source}" for source, count in totals.sent.items())
+        by_source = ", ".join(f"{count:,} {source}" for source, count in totals.sent.items())
         why = ", ".join(f"{count:,}: {reason}" for reason, count in totals.repeated.items())
         revenue = sum(each[2] for each in result.revenue) / 100
         return (

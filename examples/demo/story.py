@@ -20,7 +20,8 @@ from examples.demo.stage import Child, Stage
 LOOK_SECONDS: Final = 0.1
 START_SECONDS_MAX: Final = 60
 SETTLE_SECONDS_MAX: Final = 180
-LEASE: Final = "2s"
+LEASE: Final = "4s"
+"""Short, so that what a killed worker had is soon back; long enough for a busy machine."""
 SEGMENT_BYTES: Final = 16 * 1024
 """Small, so that there are segments to free."""
 BATCHES: Final = 4
@@ -241,7 +242,7 @@ class Story:
         while time.monotonic() < deadline:
             for name, lines in sent_lines.items():
                 sent[name] += len(lines.new())
-                bars.move(f"sent by {name}", sent[name], wanted[name])
+                bars.move(f"sent: {name}", sent[name], wanted[name])
             self._read_notes()
             done |= {note.work for note in self._notes if note.what == DONE}
             dead = sum(len(self._letters(queue)) for queue in (ORDERS, CATALOGUE))

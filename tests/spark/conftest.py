@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OWN_PROCESSES = {
     "test_cluster",
     "test_connect",
+    "test_demo",
     "test_exactly_once",
     "test_redis_exactly_once",
     "test_spark_examples",
