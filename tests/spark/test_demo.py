@@ -17,7 +17,10 @@ from tests.integration.test_demo import demo_that_says, processes_of
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 580
 
-pytestmark = pytest.mark.timeout(600)  # All of it, JVMs included, on a machine that is busy.
+pytestmark = [
+    pytest.mark.timeout(600),  # All of it, JVMs included, on a machine that is busy.
+    pytest.mark.xdist_group("demo"),  # One run is enough for all tests.
+]
 INSTALLED = ".venv/.installed"
 """A test installs nothing, however old this is."""
 ELSEWHERE = re.compile(r"""(?:src|href)=|url\(|@import|<script""")
