@@ -29,6 +29,9 @@ PRODUCER_SECONDS_MAX: Final = 60.0
 """Until the producer is there."""
 WORKER_SECONDS_MAX: Final = 60.0
 """Until the worker has taken a task into each of its slots."""
+LOOK_MS: Final = 200
+"""How often it is looked whether the worker still runs."""
+
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _APPS: Final = "benchmarks.task_apps"
 _PR_SET_PDEATHSIG: Final = 1
@@ -252,7 +255,9 @@ class Process:
         """Return the answer. Raises NotRun if there is none in time, or one of both has ended."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds_max
-        while not select.select([self._process.stdout], [], [], 0.2)[0]:
+        answer = select.poll()  # Which takes descriptors of any number.
+        answer.register(self._process.stdout, select.POLLIN)
+        while not answer.poll(LOOK_MS):
             if not beside.running:
                 raise NotRun(f"its worker ended: {beside.last_words()}")
             if time.monotonic() > deadline:

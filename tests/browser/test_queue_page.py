@@ -136,7 +136,9 @@ def test_messages_are_listed_by_state_page_by_page(dashboard: Dashboard) -> None
     messages.get_by_role("link", name="ready").first.click()
     expect(page).to_have_url(re.compile("state=ready"))
     pages = messages.get_by_role("navigation", name="Pages")
-    pages.get_by_role("link", name="Next").click()
+    onwards = pages.get_by_role("link", name="Next")
+    expect(onwards).to_have_attribute("href", re.compile("state=ready"))  # and not that of before
+    onwards.click()
     expect(rows(page, "Messages")).to_have_count(2)
     expect(rows(page, "Messages").last).to_contain_text(f"ready {PAGE + 1}")
     expect(pages).to_contain_text("page 2")

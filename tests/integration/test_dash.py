@@ -279,5 +279,5 @@ def test_the_dashboard_needs_no_more_than_the_extra_of_the_server(tmp_path: Path
         [sys.executable, "-c", code], capture_output=True, check=False, timeout=PATIENCE_SECONDS
     )
 
-    assert found.returncode == 2
+    assert found.returncode == 5
     assert b"segue[server]" in found.stderr

@@ -4,11 +4,9 @@ from typing import Final
 
 from segue.delivery.events import ASIDE
 from segue.delivery.message import Key, MessageId
-from segue.delivery.priority import PRIORITY_MAX
 from segue.errors import InvalidArgument
 
-NUMBER_MAX: Final = (1 << 64) - 1
-DIGITS_MAX: Final = len(str(NUMBER_MAX))
+DIGITS_MAX: Final = 20
 
 
 def message_id(lane: int, offset: int) -> MessageId:
@@ -24,7 +22,7 @@ def key_of(message: str) -> Key:
         if _is_number(offset):
             if lane == "later":
                 return Key(ASIDE, int(offset))
-            if _is_number(lane) and int(lane) <= PRIORITY_MAX:
+            if _is_number(lane) and int(lane) < ASIDE:
                 return Key(int(lane), int(offset))
     raise InvalidArgument(f"{message!r} is no message id")
 
@@ -40,6 +38,5 @@ def lease_of(receipt: object) -> tuple[int, int, int]:
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether `text` is a whole number that fits in 64 bits."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
-    return is_number and int(text) <= NUMBER_MAX
+    """Tell whether `text` is a whole number, of no more digits than 64 bits have."""
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
