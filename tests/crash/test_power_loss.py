@@ -211,6 +211,7 @@ def test_what_is_acknowledged_after_a_failed_call_survives_the_power(
             disk = FaultyRecordingDisk(root)
             disk.fail(call=call, operation=operation)
             story, failure = play_through_a_failure(root, disk, Random(call), dies=dies)
+            disk.kill_process()  # Or its files stay open to the end of the run.
             if not disk.failed:
                 break
             for seed in range(STATES + 4):
