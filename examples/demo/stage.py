@@ -90,13 +90,9 @@ class Stage:
         """Have a child end in order; if it takes too long, at once."""
         _signal(child, signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS_MAX
-        while _is_running(child) and time.monotonic() < deadline:
+        while is_running(child) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         self.kill(child)
-
-    def is_running(self, child: Child) -> bool:
-        """Tell whether a child has not ended."""
-        return _is_running(child)
 
     def kill(self, child: Child) -> None:
         """SIGKILL a child and all it has started."""
@@ -149,7 +145,7 @@ class Stage:
             raise KeyboardInterrupt
 
 
-def _is_running(child: Child) -> bool:
+def is_running(child: Child) -> bool:
     """Tell whether a child has not ended. One that has keeps its number until `kill` is done."""
     if child.returncode is not None:
         return False

@@ -15,7 +15,7 @@ from examples.demo.outcome import CLEAN, RESULT, REVENUE, Outcome, Result, Retur
 from examples.demo.producers import HTTP, LIBRARY, TOPIC
 from examples.demo.screen import Bars, Screen
 from examples.demo.shop import CATALOGUE, POISON, app, read_catalogue
-from examples.demo.stage import Child, Stage
+from examples.demo.stage import Child, Stage, is_running
 
 LOOK_SECONDS: Final = 0.1
 START_SECONDS_MAX: Final = 60
@@ -28,6 +28,7 @@ BATCHES: Final = 4
 """How many Spark needs for the topic: enough to be killed between them."""
 ORDERS: Final = "default"
 WORKER: Final = "worker-1"
+SELLING: Final = ("--queues", ORDERS, "--min", "4", "--max", "8")
 POISONED: Final = "catalogue-1"
 
 
@@ -107,8 +108,8 @@ class Story:
         if not said:
             raise DemoFailed("the server did not start")
         url = said.split()[-1]
-        self._hire(WORKER, "--queues", ORDERS, "--min", "4", "--max", "8")
-        self._hire("worker-2", "--queues", ORDERS, "--min", "4", "--max", "8")
+        self._hire(WORKER, *SELLING)
+        self._hire("worker-2", *SELLING)
         self._hire("reader-1", "--queues", CATALOGUE, "--kind", "process", "--max", "2")
         self._screen.say(f"the store is {store}")
         self._screen.say(f"the dashboard, while this runs: {url}/dash/")
@@ -139,7 +140,7 @@ class Story:
                 if not killed and done >= kill_after:
                     killed = self._kill_a_worker()
                 self._require_well(senders)
-                if not any(map(stage.is_running, senders.values())) and self._waiting() == 0:
+                if not any(map(is_running, senders.values())) and self._waiting() == 0:
                     break
         for sender in senders.values():
             stage.end(sender)
@@ -266,7 +267,7 @@ class Story:
         del self._workers[WORKER]
         self._read_notes()
         self._held = unfinished(self._notes, worker.pid)
-        self._hire("worker-3", "--queues", ORDERS, "--min", "4", "--max", "8")
+        self._hire("worker-3", *SELLING)
         return worker.pid
 
     def _drive(self, bars: Bars, records: int, *, may_kill: bool) -> bool:
@@ -301,11 +302,11 @@ class Story:
     def _require_well(self, senders: dict[str, Child]) -> None:
         """Raise DemoFailed if somebody ended that should not have."""
         for name, child in {"server": self._server, **self._workers}.items():
-            if not self._stage.is_running(child):
+            if not is_running(child):
                 self._stage.kill(child)  # What it had started may still run.
                 raise DemoFailed(f"{name} ended with {child.returncode}", child=name)
         for name, child in senders.items():
-            if not self._stage.is_running(child) and child.wait() != 0:
+            if not is_running(child) and child.wait() != 0:
                 raise DemoFailed(f"the producer {name} ended with {child.wait()}", child=name)
 
     def _waiting(self) -> int:
