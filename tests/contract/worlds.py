@@ -160,11 +160,14 @@ class RedisWorld:
         """Close every handle, audit every queue and remove what is left."""
         with ExitStack() as closing:
             closing.callback(self._remove)
+            closing.callback(self._audit)
             for store in self._stores:
                 closing.callback(store.close)
-            with open_redis(self.url) as store:
-                broken = {name: said for name, said in audit_store(store).items() if said}
-            assert not broken, broken
+
+    def _audit(self) -> None:
+        with open_redis(self.url) as store:
+            broken = {name: said for name, said in audit_store(store).items() if said}
+        assert not broken, broken
 
     def _remove(self) -> None:
         with self._server.client() as client:

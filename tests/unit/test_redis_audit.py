@@ -1,6 +1,9 @@
 """The audit of a queue on a server: silent while all is well, and it finds what is not."""
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +55,34 @@ def test_a_queue_that_was_removed_is_well(store: RedisStore) -> None:
 
     assert audit_store(store) == {}
     assert audit_queue(store, "jobs") == []
+
+
+def test_a_queue_in_use_is_well(store: RedisStore) -> None:
+    """What it is read for is one moment, however much happens meanwhile."""
+    rules = QueueRules(segment_items=1, keep_seconds=100, max_deliveries=3)
+    busy = store.queue("busy", rules)
+    done = threading.Event()
+
+    def use() -> None:
+        for number in itertools.count():
+            if done.is_set():
+                return
+            items = [Item(body=b"", group=f"{number}-{each}") for each in range(2)]
+            busy.push_many([*items, *items, Item(body=b"", priority=number % 1000)])
+            for place, job in enumerate(busy.lease_many(5)):
+                busy.ack(job) if place == 0 else busy.nack(job)
+
+    with ThreadPoolExecutor(2) as threads:
+        users = [threads.submit(use) for _ in range(2)]
+        try:
+            said = [audit_queue(store, "busy") for _ in range(100)]
+        finally:
+            done.set()
+        for user in users:
+            user.result()
+
+    assert said == [[]] * 100
+    assert busy.stats().totals["acked"], "it was in use"
 
 
 def test_what_a_removal_left_is_found(store: RedisStore) -> None:

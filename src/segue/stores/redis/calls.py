@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NoReturn, cast
 
 import redis
@@ -76,6 +76,13 @@ class Refusal(SegueError):
         super().__init__(f"{code} {' '.join(words)}")
         self.code = code
         self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Commands the server does with nothing between them. All of them are of one slot."""
+
+    commands: tuple[tuple[Word, ...], ...]
 
 
 @dataclass(slots=True)
@@ -187,8 +194,25 @@ class Calls:
 
     def look(self, library: Library, name: str, base: str, *words: Word) -> Answer:
         """Have a function answer that changes nothing anybody could see. Raises as `change`."""
-        request = ("FCALL", library.function(name), 1, base, self._now(), "", 0, *words)
-        return self._until_known(base, library, request)
+        return self._until_known(base, library, self._looking(library, name, base, *words))
+
+    def look_with(
+        self,
+        commands: Sequence[tuple[Word, ...]],
+        library: Library,
+        name: str,
+        base: str,
+        *words: Word,
+    ) -> list[Answer]:
+        """Look, and have commands that may be done twice done at the same moment.
+
+        The function's answer comes first. Raises as `change`.
+        """
+        block = _Block((self._looking(library, name, base, *words), *commands))
+        return cast("list[Answer]", self._until_known(base, library, block))
+
+    def _looking(self, library: Library, name: str, base: str, *words: Word) -> tuple[Word, ...]:
+        return ("FCALL", library.function(name), 1, base, self._now(), "", 0, *words)
 
     def command(self, key: str, *words: Word, retry: float | None = None) -> Answer:
         """Have the server of `key` do a command that may be done twice. Raises as `change`."""
@@ -219,7 +243,7 @@ class Calls:
         self,
         key: str,
         library: Library | None,
-        request: tuple[Word, ...],
+        request: tuple[Word, ...] | _Block,
         *,
         is_change: bool = False,
         retry: float | None = None,
@@ -262,7 +286,7 @@ class Calls:
         self,
         node: Node,
         library: Library | None,
-        request: tuple[Word, ...],
+        request: tuple[Word, ...] | _Block,
         *,
         is_change: bool,
         timeout: float,
@@ -286,11 +310,13 @@ class Calls:
     def _exchange(
         self,
         connection: Connection,
-        request: tuple[Word, ...],
+        request: tuple[Word, ...] | _Block,
         *,
         is_change: bool,
         timeout: float,
     ) -> Answer:
+        if isinstance(request, _Block):
+            return _exchange_block(connection, request, timeout)
         confirming = self._confirmation() if is_change else None
         packed = _packed(connection, request)
         if confirming is None:
@@ -350,6 +376,24 @@ def _packed(connection: Connection, words: tuple[Word, ...]) -> list[bytes]:
     Numbers become text here: the packer in C crashes if a signal handler raises while it does that.
     """
     return connection.pack_command(*[word if type(word) is bytes else str(word) for word in words])
+
+
+def _exchange_block(connection: Connection, block: _Block, timeout: float) -> list[Answer]:
+    requests = (("MULTI",), *block.commands, ("EXEC",))
+    connection.send_packed_command(
+        [part for words in requests for part in _packed(connection, words)]
+    )
+    answers: list[Answer] = []
+    for _ in requests:  # All of them are read: the connection is used again.
+        try:
+            answers.append(connection.read_response(timeout=timeout))
+        except redis.ResponseError as error:
+            answers.append(error)
+    done = answers[-1] if isinstance(answers[-1], list) else answers
+    for answer in done:
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+    return done
 
 
 def _is_transient(error: redis.ResponseError) -> bool:
