@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from segue.log.disk import Disk
-from tests.crash.replay import TORTURE
+from tests.crash.replay import TORTURE, new_seed
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ OPERATIONS: Final = (
     "unlock",
 )
 """Every call that changes something another process can see."""
-AFTER_EVERY_CALLS: Final = 1 if TORTURE else 3
-"""At the first of so many calls of an operation the process also dies afterwards."""
 
 
 class Moment(Enum):
@@ -45,6 +44,12 @@ class Moment(Enum):
     WITHIN = "within"
     """With half of the bytes written; only `write_at` has an inside."""
     AFTER = "after"
+
+
+STEPS: Final = (
+    dict.fromkeys(Moment, 1) if TORTURE else {Moment.BEFORE: 2, Moment.WITHIN: 2, Moment.AFTER: 6}
+)
+"""At one of how many calls of an operation, after the first one, the process dies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +67,26 @@ class KillPoint:
 def each_kill_point(is_killed_at: Callable[[KillPoint], bool]) -> int:
     """Call `is_killed_at` for every point in turn and return how many of them killed.
 
-    For each operation it counts on until a run comes to its end alive. A kill after a call leaves
-    what a kill before the next one does, but for what was stored into a mapping or reported
-    between the two; so a short run tries only some of those, and the torture all.
+    For each operation it counts on until a run comes to its end alive. The torture tries every
+    point, a short run some, evenly, and other ones each time (in continuous integration the same).
+    A kill after a call leaves what a kill before the next one does, but for what was stored into a
+    mapping or reported between the two: of these it tries fewer.
     """
+    chance = Random(new_seed())
     kills = 0
     for operation in OPERATIONS:
+        calls = 0
         for moment in Moment:
             if moment is Moment.WITHIN and operation != "write_at":
                 continue
-            step = AFTER_EVERY_CALLS if moment is Moment.AFTER else 1
-            for number in count(1, step):
+            step = STEPS[moment]
+            for number in chain([1], count(2 + chance.randrange(step), step)):
+                if moment is not Moment.BEFORE and number > calls:
+                    break
                 if not is_killed_at(KillPoint(operation=operation, number=number, moment=moment)):
                     break
                 kills += 1
+                calls = number + step - 1 if moment is Moment.BEFORE else calls
     logger.info("kill points kills=%d", kills)
     return kills
 

@@ -23,7 +23,7 @@ from segue.testing import Event, FaultyDisk, Operation, RecordingDisk
 from tests.crash.power_story import Attempt, Story, Writer, examine
 from tests.crash.replay import TORTURE, naming
 
-SEEDS: Final = range(3_000 if TORTURE else 8)
+SEEDS: Final = range(3_000 if TORTURE else 5)
 STEPS: Final = 25
 STEPS_AFTER: Final = 6
 CUTS: Final = 8

@@ -13,7 +13,7 @@ from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 from tests.crash.workload import SETTINGS, Attempts, Setting, Writer, check_intact, check_records
 
-CYCLES: Final = 20_000 if TORTURE else 600
+CYCLES: Final = 20_000 if TORTURE else 504
 """Kills in all, shared out among the settings."""
 CYCLES_PER_LOG: Final = 6
 THREADED_CYCLES: Final = 3_000 if TORTURE else 90

@@ -39,7 +39,7 @@ from tests.crash.spark_writes import (
     write_batch,
 )
 
-POINTS: Final = 1_000_000 if TORTURE else 20
+POINTS: Final = 1_000_000 if TORTURE else 10
 """How many are tried of each act, in each setting."""
 
 CUTS: Final = 2_000 if TORTURE else 24

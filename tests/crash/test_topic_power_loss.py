@@ -38,7 +38,7 @@ from tests.crash.topic_story import (
     play,
 )
 
-CUTS: Final = 3_000 if TORTURE else 80
+CUTS: Final = 3_000 if TORTURE else 40
 """How often the power fails in one recorded life, in each setting."""
 LOST_CUTS: Final = 1_000 if TORTURE else 30
 RESTART_SECONDS: Final = 90

@@ -17,6 +17,8 @@ from segue.stores.redis.store import RedisStore
 from tests.contract.worlds import RedisWorld
 from tests.redis_server import shared_server
 
+LOOKS: Final = 20
+
 Spoil = Callable[["redis.Redis", str], object]
 
 
@@ -75,13 +77,13 @@ def test_a_queue_in_use_is_well(store: RedisStore) -> None:
     with ThreadPoolExecutor(2) as threads:
         users = [threads.submit(use) for _ in range(2)]
         try:
-            said = [audit_queue(store, "busy") for _ in range(100)]
+            said = [audit_queue(store, "busy") for _ in range(LOOKS)]
         finally:
             done.set()
         for user in users:
             user.result()
 
-    assert said == [[]] * 100
+    assert said == [[]] * LOOKS
     assert busy.stats().totals["acked"], "it was in use"
 
 
