@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import segue
+from segue.delivery.retry import Backoff
+from segue.delivery.rules import SECONDS_MAX
 from segue.errors import RecordTooLarge, TaskFailed
 from segue.stores.file.store import FileStore
 from segue.tasks import App, State, Worker, current
@@ -17,6 +19,7 @@ from segue.tasks.worker.worker import STRANDED_OPEN_MAX
 from segue.testing import ManualClock
 from tests.contract.task_support import check_intact, happenings, letters, manual_app, work
 
+LONGEST_US = round(SECONDS_MAX * 1_000_000)
 KINDS: list[Kind] = ["thread", "async"]
 
 
@@ -381,3 +384,22 @@ def test_tasks_where_no_worker_looks_are_told_of_and_no_queue_stays_open_for_it(
     )
     assert isinstance(store, FileStore)
     assert store.queues_open == 1
+
+
+def test_a_wait_that_chance_makes_too_long_is_the_longest_there_is(app: App) -> None:
+    """The worker goes on. A little less than a hundred years, and a little more by chance."""
+
+    @app.task(retries=1, backoff=Backoff(base_us=LONGEST_US, cap_us=LONGEST_US, jitter=1e-9))
+    def later() -> None:
+        raise ValueError("not now")
+
+    @app.task
+    def now() -> int:
+        return 1
+
+    failed = [later.enqueue() for _ in range(20)]
+    after = now.enqueue()
+    work(app)
+
+    assert after.get(0) == 1
+    assert {result.state for result in failed} == {State.RETRYING}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segue.clock import Clock
+from segue.delivery.rules import SECONDS_MAX
 from segue.errors import LeaseLost, StorageFull, StoreClosed, StoreUnavailable
 from segue.stores.job import Holder
 from segue.tasks.cancelling import Cancellations
@@ -183,7 +184,7 @@ class Settler:
         if outcome.delay is not None:
             return outcome, outcome.delay
         delay_us = run.task.rules.backoff.delay_us(tries - 1, self._chance)
-        return outcome, delay_us / 1_000_000
+        return outcome, min(delay_us / 1_000_000, SECONDS_MAX)  # Chance may have made it longer.
 
     def _append(self, events: list[TaskEvent]) -> None:
         if events:
