@@ -40,7 +40,6 @@ def run(url: str, store: str, root: str) -> None:
         url,
         config={
             "spark.cores.max": "2",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.executor.memory": "1g",
             "spark.log.level": "ERROR",

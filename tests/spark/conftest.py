@@ -26,6 +26,7 @@ OWN_PROCESSES = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at groups in a hook of the same name.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all that share the session in one process."""
     for item in items:
@@ -33,25 +34,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("session"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick() -> Iterator[None]:
+    """Have whatever starts Spark here start it in half the time: none of them runs for long.
+
+    Java compiles once and not twice, and Python as python/sitecustomize.py says. Spark's Python
+    also finds what is imported as `tests.…`. What docs/spark.md says is run without this.
+    """
+    paths = (Path(__file__).parent / "python", Path.cwd())
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)), prepend=os.pathsep)
+        environ.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The session, on two cores; it leaves nothing behind."""
     root = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as environ:
-        # Only for the processes Spark starts: python/sitecustomize.py says what it is good for.
-        environ.setenv("PYTHONPATH", str(Path(__file__).parent / "python"), prepend=os.pathsep)
-        spark = session(
-            "segue-tests",
-            "local[2]",
-            config={
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                "spark.local.dir": str(root / "local"),
-                "spark.log.level": "ERROR",
-                "spark.sql.warehouse.dir": str(root / "warehouse"),
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-            },
-        )
+    if "PYTEST_XDIST_WORKER" in os.environ:  # Then the directory above is that of all processes.
+        (tmp_path_factory.getbasetemp().parent / "there-is-a-session").touch(exist_ok=False)
+    spark = session(
+        "segue-tests",
+        "local[2]",
+        config={
+            "spark.local.dir": str(root / "local"),
+            "spark.log.level": "ERROR",
+            "spark.sql.warehouse.dir": str(root / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        },
+    )
     yield spark
     spark.stop()
 

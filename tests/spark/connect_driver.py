@@ -31,7 +31,6 @@ def start(root: str) -> "SparkSession":
         "connect",
         config={
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.local.dir": f"{root}/local",
             "spark.log.level": "ERROR",
             "spark.remote": "local[2]",

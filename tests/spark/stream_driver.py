@@ -24,7 +24,6 @@ def run(root: Path, kind: str, rows_per_task: int) -> None:
         "exactly-once",
         "local[2,4]",
         config={
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.local.dir": str(root / "local"),
             "spark.log.level": "OFF",
             "spark.sql.warehouse.dir": str(root / "warehouse"),

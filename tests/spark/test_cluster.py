@@ -35,7 +35,6 @@ def started(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path.cwd()),
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(log.parent / "local"),

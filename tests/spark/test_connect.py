@@ -24,7 +24,7 @@ def run_driver(root: Path, *arguments: str) -> str:
     """Run a driver in a session of its own processes, all of which end with it."""
     # Any port is fine; without this it is always the same one, which somebody may have. Not "1",
     # which is for those who build Spark.
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "SPARK_TESTING": "yes"}
+    environment = {**os.environ, "SPARK_TESTING": "yes"}
     log = root / "driver.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -99,7 +99,6 @@ class World:
             CALL: str(call),
             COUNTER: str(self.root / f"{self._runs}.calls"),
             ALONE: "yes" if alone else "",
-            "PYTHONPATH": str(Path.cwd()),
         }
         task_rows = TASK_ROWS[self._runs % len(TASK_ROWS)]
         command = (sys.executable, "-m", "tests.spark.stream_driver")

@@ -38,7 +38,6 @@ def drive(root: Path, url: str, kill: tuple[str, int], *, rows_per_task: int) ->
         CALL: str(kill[1]),
         COUNTER: str(counter),
         ALONE: "",
-        "PYTHONPATH": str(Path.cwd()),
     }
     log = root / "driver.log"
     with log.open("wb") as output:

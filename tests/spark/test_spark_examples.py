@@ -33,7 +33,6 @@ def run(*command: str, cwd: Path) -> str:
     """Run a program as somebody would who has installed Segue, and return what it prints."""
     environment = {
         **os.environ,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",

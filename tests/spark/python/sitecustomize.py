@@ -3,8 +3,7 @@
 Spark has its workers import pyspark from a zip, which keeps no bytecode: each of them compiles it,
 for a second, and one whose task failed is not used again. Here pyspark comes from where it is
 installed. The processes workers are forked from import it and Segue before the fork; not pyarrow,
-which starts a thread, and threads do not survive a fork. Tests that start Spark in processes of
-their own do without this.
+which starts a thread, and threads do not survive a fork.
 """
 
 import os
