@@ -36,7 +36,7 @@ from tests.conftest import TORTURE
 from tests.integration.server_support import served
 
 PATIENCE_SECONDS: Final = 60.0
-EXAMPLES: Final = 2_000 if TORTURE else 6
+EXAMPLES: Final = 2_000 if TORTURE else 4
 """For each operation of the description."""
 RAW_EXAMPLES: Final = 20_000 if TORTURE else 120
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
