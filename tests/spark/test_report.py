@@ -155,7 +155,7 @@ class TestReport:
         assert seen.links == []
         assert "http" not in text
         assert "prefers-color-scheme:dark" in text
-        assert "<script>alert(<text>)</script> & <text>" in seen.text
+        assert "<script>alert('…')</script> & \"…\"" in seen.text
         assert "Queue mail" in seen.text
         assert "wait 3 13 16 16 16" in seen.text
         assert "run 4 3 7 7 7" in seen.text

@@ -315,8 +315,12 @@ def _outcomes(deliveries: "DataFrame", width_seconds: int) -> "DataFrame":
 
 def _deaths(letters: "DataFrame", width_seconds: int) -> "DataFrame":
     period = _period(F.unix_seconds("died"), width_seconds).alias("period")
-    pattern = pattern_of(F.coalesce(F.col("reason"), F.lit(""))).alias("pattern")
-    return letters.groupBy("queue", period, "cause", pattern).agg(F.count("*").alias("letters"))
+    pattern = pattern_of(F.coalesce(F.col("reason"), F.lit("")))
+    return (
+        letters.withColumn("pattern", pattern)
+        .groupBy("queue", period, "cause", "pattern")
+        .agg(F.count("*").alias("letters"))
+    )
 
 
 # Out -------------------------------------------------------------------------------------------

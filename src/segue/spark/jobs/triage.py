@@ -1,16 +1,16 @@
 """Dead letters by what they died of, and what is done about those that are chosen.
 
-Numbers, ids, times, paths and quotations in reasons become placeholders, all in Spark itself, so
-that a million letters that say the same of different orders are one group.
+Numbers, ids, paths and quotations are left out of reasons, so that a million letters that say the
+same of different orders are one group: one that has the same words everywhere in Segue.
 """
 
 import os
 from collections.abc import Callable
-from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark calls it
 
+from segue.delivery import reasons
 from segue.delivery.message import DeadLetter
 from segue.errors import InvalidArgument, LogNotFound
 from segue.spark.places import open_place, place_options
@@ -25,25 +25,6 @@ _T = TypeVar("_T")
 
 GROUP_DIGITS: Final = 8
 EXAMPLE_BYTES_MAX: Final = 1000
-PATTERN_CHARACTERS_MAX: Final = 300
-
-_PLACEHOLDERS: Final = (
-    (r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+", "<url>"),
-    (r'(?<!\w)"[^"]*"(?!\w)', "<text>"),
-    (r"(?<!\w)'[^']*'(?!\w)", "<text>"),
-    (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<uuid>"),
-    (
-        r"\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?\b",
-        "<time>",
-    ),
-    (r"\b\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?\b", "<time>"),
-    (r"(?<![\w<.])(?:[A-Za-z]:)?(?:[/\\][\w.~%+@-]+)+[/\\]?", "<path>"),
-    (r"\b0[xX][0-9a-fA-F]+\b", "<hex>"),
-    (r"\b(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,}\b", "<hex>"),
-    (r"\d+(?:[.,]\d+)*", "<number>"),
-    (r"\s+", " "),
-)
-"""What becomes of what, in this order: an id has numbers in it, a quotation anything."""
 
 
 def dead_letters(
@@ -100,12 +81,8 @@ def groups_of(letters: "DataFrame") -> "DataFrame":
 
 
 def pattern_of(reason: "Column") -> "Column":
-    """Return a reason with a placeholder for whatever differs from letter to letter."""
-
-    def replaced(text: "Column", pair: tuple[str, str]) -> "Column":
-        return F.regexp_replace(text, *pair)
-
-    return F.trim(F.substring(reduce(replaced, _PLACEHOLDERS, reason), 1, PATTERN_CHARACTERS_MAX))
+    """Return what reasons have in common, as the dashboard and `segue queue dead` say it."""
+    return F.udf(reasons.pattern_of, "string", useArrow=False)(reason)  # Which needs no pandas.
 
 
 def redrive(
