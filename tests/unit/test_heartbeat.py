@@ -243,6 +243,42 @@ def test_what_is_dropped_is_given_back_before_a_heartbeat_is_closed(crewed: Hear
     assert given_back.is_set()
 
 
+def test_what_is_being_given_back_is_so_before_a_heartbeat_is_closed(
+    crewed: Heartbeat, go: threading.Event
+) -> None:
+    """Also what another thread is at just now."""
+    begun, given_back = threading.Event(), threading.Event()
+
+    def give_back() -> None:
+        begun.set()
+        go.wait(PATIENCE_SECONDS)
+        given_back.set()
+
+    crewed.start(Beats(), 3_600)
+    crewed.dropped.append(give_back)
+    assert begun.wait(PATIENCE_SECONDS)
+    opening = threading.Timer(0.05, go.set)
+    opening.start()
+    crewed.close()
+
+    assert given_back.is_set()
+    opening.join()
+
+
+def test_what_hangs_while_it_is_given_back_keeps_nobody_from_closing(
+    crewed: Heartbeat, go: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back when its lease ends."""
+    monkeypatch.setattr("segue.stores.heartbeat.GIVE_BACK_SECONDS", 0.01)
+    hanging = Hanging(go)
+    crewed.start(Beats(), 3_600)
+    crewed.dropped.append(hanging)
+    assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    crewed.close()
+
+    assert not go.is_set()
+
+
 def test_there_are_no_more_threads_than_may_be(crewed: Heartbeat, go: threading.Event) -> None:
     """However much hangs; what comes then waits for its turn."""
     hanging = Hanging(go)

@@ -19,6 +19,8 @@ BEATS_PER_TTL: Final = 3
 """How often a lease is renewed before it would end: two beats may be late."""
 LOOK_SECONDS: Final = 0.5
 """How soon what was dropped is given back."""
+GIVE_BACK_SECONDS: Final = 2.0
+"""How long closing waits for what is being given back."""
 IDLE_SECONDS: Final = 10.0
 """How long a thread for beats side by side waits for the next one before it ends."""
 
@@ -123,6 +125,7 @@ class Heartbeat:
         self._due: list[tuple[float, int, Pulse]] = []
         self._numbers = count()
         self._under_way = 0
+        self._giving_back = 0
         self._thread: threading.Thread | None = None
         self._crew = Crew(self._side_by_side) if self._side_by_side > 1 else None
         self.dropped.clear()
@@ -166,13 +169,23 @@ class Heartbeat:
                     self._thread = None
                     return
             while self.dropped:
-                give_back = partial(_give_back, self.dropped.popleft())
+                give_back = self.dropped.popleft()
                 if self._closed:
-                    give_back()  # Who closes waits for this thread, and not for a crew.
-                else:
-                    self.run_beside(give_back)
+                    _give_back(give_back)  # Who closes waits for this thread; a crew may be gone.
+                    continue
+                with self._changed:
+                    self._giving_back += 1
+                self.run_beside(partial(self._give_back, give_back))
             if pulse is not None:
                 self.run_beside(partial(self._beat, pulse))
+
+    def _give_back(self, give_back: Callable[[], None]) -> None:
+        try:
+            _give_back(give_back)
+        finally:
+            with self._changed:
+                self._giving_back -= 1
+                self._changed.notify_all()
 
     def _beat(self, pulse: Pulse) -> None:
         began = time.monotonic()
@@ -204,7 +217,7 @@ class Heartbeat:
         return self._under_way > 0 or not threading.main_thread().is_alive()
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Renew nothing any more. What was dropped is given back before, unless that hangs."""
         with self._changed:
             self._closed = True
             self._due.clear()
@@ -215,6 +228,8 @@ class Heartbeat:
         if thread is not None and thread is not threading.current_thread():
             with contextlib.suppress(RuntimeError):
                 thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._giving_back, GIVE_BACK_SECONDS)
 
 
 def _call(step: Callable[[], None]) -> None:
