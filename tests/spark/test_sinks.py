@@ -37,10 +37,14 @@ class Sink:
         rows.write.format("segue").options(**given).mode(mode).save()
 
     def refuse(self, rows: "DataFrame", mode: str = "append", **options: str) -> str:
-        """Return what the user is told of a write that fails, which leaves nothing behind."""
+        """Return what the user is told of a write that fails, which leaves nothing behind.
+
+        It has one task. Another that was still at it when the write was given up would leave what
+        it wrote aside to a later commit.
+        """
         before = self.contents()
         with pytest.raises(PySparkException) as caught:
-            self.write(rows, mode, **options)
+            self.write(rows.coalesce(1), mode, **options)
         assert self.contents() == before, "something was written"
         assert self.staged() == [], "something was left aside"
         return str(caught.value)
@@ -251,7 +255,7 @@ class TestNothingHappens:
     def test_a_bad_row_undoes_the_whole_write(
         self, sink: Sink, kind: str, column: str, said: str
     ) -> None:
-        """Those before it, and those of other tasks, are not written either."""
+        """Those before it are not written either."""
         name = "orders" if kind == "topic" else "jobs"
         rows = sink.frame("CAST(id AS STRING) AS value", column)
 
@@ -259,11 +263,15 @@ class TestNothingHappens:
 
     @pytest.mark.parametrize("kind", ["topic", "queue"])
     def test_a_task_that_fails_leaves_nothing(self, sink: Sink, kind: str) -> None:
-        """Not even what other tasks have written aside."""
+        """Not even what it had written aside; and nothing is written of what other tasks did."""
         rows = sink.frame("IF(id = 5, raise_error('no more'), CAST(id AS STRING)) AS value")
         name = "orders" if kind == "topic" else "jobs"
+        before = sink.contents()
 
         assert "no more" in sink.refuse(rows, **{kind: name})
+        with pytest.raises(PySparkException, match="no more"):
+            sink.write(rows, **{kind: name})
+        assert sink.contents() == before
 
     def test_nothing_is_overwritten(self, sink: Sink) -> None:
         """A store is only ever appended to."""
