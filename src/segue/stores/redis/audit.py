@@ -2,7 +2,7 @@
 
 A queue is read at one moment, in one transaction, so that it may be in use. That holds the server
 for as long as it takes to send what is known of the messages that were ever touched, the dead and
-the kept ones: about a second for a million. Nothing is changed.
+the kept ones: about a second for a million small ones. Nothing is changed.
 """
 
 import re
