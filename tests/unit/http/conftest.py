@@ -5,11 +5,32 @@ from pathlib import Path
 
 import pytest
 
+from segue.server import waiting
+from segue.stores.http import patience
+from segue.stores.http.address import RETRY_SECONDS_MAX, Options
 from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_http
 from tests.contract.worlds import HttpWorld
 from tests.http_proxy import HttpProxy
 from tests.unit.http.support import Opener
+from tests.waiting import LIMIT_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _patient_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients wait for a busy machine, unless a test asks for less."""
+    defaults = Options.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout", LIMIT_SECONDS)
+    monkeypatch.setitem(defaults, "pool_wait", LIMIT_SECONDS)
+    monkeypatch.setitem(defaults, "retry", min(LIMIT_SECONDS, RETRY_SECONDS_MAX))
+
+
+@pytest.fixture
+def long_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one request of a long poll last longer than any test waits."""
+    monkeypatch.setattr(patience, "STEP_SECONDS", 3 * LIMIT_SECONDS)
+    monkeypatch.setattr(waiting, "WAIT_SECONDS_MAX", 3 * LIMIT_SECONDS)
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """A server that is far away, or a line that loses a request: what takes its time is no refusal."""
 
 import asyncio
-import time
+import itertools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -21,18 +23,21 @@ from segue.errors import (
     SegueError,
     StoreUnavailable,
 )
+from segue.stores.http import answer as http_answer
+from segue.stores.http import calls as http_calls
+from segue.stores.http import store as http_store
+from segue.stores.http.answer import Answer
 from segue.stores.http.line import Line
 from segue.stores.http.problems import KINDS, error_of, problem_of
 from segue.stores.http.queue import HttpQueue
-from segue.stores.http.store import CLOSING_SECONDS
+from segue.stores.http.store import CLOSING_SECONDS, CLOSING_SECONDS_MIN
 from segue.stores.http.wire.queues import Removed
 from segue.stores.opening import open_http
+from tests.contract.worlds import HttpWorld
 from tests.http_proxy import HttpProxy, Impostor, answer_of
-from tests.redis_server import eventually
-from tests.unit.http.support import Opener
+from tests.unit.http.support import Opener, count_heard, let_pass, timeouts
+from tests.waiting import LIMIT_SECONDS, wait_until, wait_until_async
 
-PATIENCE_SECONDS: Final = 60.0
-"""Longer than anything here takes on any machine."""
 FAR_SECONDS: Final = 0.06
 """How long an answer is under way: longer than half of what a call of asyncio blocks."""
 NOT_TOLD: Final = {
@@ -49,39 +54,54 @@ NOT_TOLD: Final = {
 def test_a_renewal_that_gets_lost_is_made_again_before_its_lease_is_over(
     opened: Opener, proxy: HttpProxy
 ) -> None:
-    """However long other answers may take: two tries fit into what is left of a lease."""
-    queue = opened(timeout=600, retry=300).queue("jobs")
+    """However long other answers may take: two tries fit into what is left of a lease.
+
+    Only the client goes by real time. The clock of the server stands still, so a slow machine does
+    not lose the lease.
+    """
+    queue = opened(timeout=10 * LIMIT_SECONDS, retry=300).queue("jobs")
     queue.push(b"x")
     proxy.swallow(request=b"/extend")
-    with queue.lease(ttl=3):
-        eventually(lambda: sum(b"/extend" in line for line in proxy.heard) >= 2)
+    with queue.lease(ttl=3), timeouts(b"/extend") as allowed:
+        wait_until(lambda: count_heard(proxy, b"/extend") >= 2)
 
     assert queue.count().total == 0
+    assert max(allowed) <= 1.0
 
 
-def test_a_lock_whose_renewal_gets_lost_is_renewed_again(opened: Opener, proxy: HttpProxy) -> None:
-    lock = opened(timeout=600, retry=300).lock("leader", ttl=3)
-    proxy.swallow(request=b"/renew")
-    with lock:
-        eventually(lambda: sum(b"/renew" in line for line in proxy.heard) >= 2)
+def test_a_lock_whose_renewal_gets_lost_is_renewed_again(
+    world: HttpWorld, disturbed_url: str, proxy: HttpProxy
+) -> None:
+    url = f"{disturbed_url}?timeout={10 * LIMIT_SECONDS}&retry=300"
+    with open_http(url, ticks=world.clock.ticks) as store:
+        lock = store.lock("leader", ttl=3)
+        proxy.swallow(request=b"/renew")
+        with lock, timeouts(b"/renew") as allowed:
+            wait_until(lambda: count_heard(proxy, b"/renew") >= 2)
 
-    assert lock.holder() is None
+        assert lock.holder() is None
+    assert max(allowed) <= 1.0
 
 
 def test_closing_waits_for_all_that_is_open_no_longer_than_for_one(
-    opened: Opener, proxy: HttpProxy
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not let go of is when its time is over; whoever ends has other things to do."""
-    store = opened(timeout=600, retry=300)
+    """Each request may take what the ones before it left of CLOSING_SECONDS."""
+    store = opened()
     topic = store.topic("orders", partitions=1)
     producers = [topic.producer(f"till-{number}") for number in range(8)]
-    proxy.freeze()
-    begun = time.monotonic()
-    store.close()
-    taken = time.monotonic() - begun
-    proxy.restore()
+    taken: list[float] = []
 
-    assert taken < len(producers) * CLOSING_SECONDS
+    def unanswered(_path: str, *_: object, within: float, **_more: object) -> None:
+        taken.append(within)
+        raise StoreUnavailable("the server does not answer")
+
+    monkeypatch.setattr(http_store, "time", SimpleNamespace(monotonic=lambda: sum(taken)))
+    monkeypatch.setattr(store.calls, "tell", unanswered)
+    store.close()
+
+    assert len(taken) == len(producers)
+    assert sum(taken) <= CLOSING_SECONDS + (len(producers) - 1) * CLOSING_SECONDS_MIN
 
 
 def test_a_removal_that_failed_leaves_handles_as_they_were(
@@ -132,22 +152,37 @@ def test_a_server_that_had_enough_of_a_silent_line_is_asked_again() -> None:
         assert store.queues() == ["jobs"]
 
 
-def test_a_line_that_trickles_is_given_up() -> None:
-    """A byte now and then is no answer: a line has its time as a whole."""
+def test_a_line_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is no answer: a line has its time as a whole.
+
+    Each byte arrives before the next one is sent. By the clock of the client that takes a tenth of
+    a timeout.
+    """
+    now = itertools.count(step=LIMIT_SECONDS / 10)
+    fill = Answer._fill
+    taken = threading.Semaphore(0)
+
+    def filling(answer: Answer) -> None:
+        taken.release()
+        fill(answer)
 
     def trickle() -> Iterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-        for _ in range(1_000):
-            time.sleep(0.05)
+        for _ in range(100):
+            taken.acquire(timeout=LIMIT_SECONDS)
             yield b"1\r\nx\r\n"
+        yield b"0\r\n\r\n"
 
     about = b'{"server":"segue","version":"1","api":1,"store":"directory","durable":"os"}'
     with (
         Impostor(answer_of(200, about), trickle) as server,
-        open_http(f"{server.url}?timeout=0.3&retry=0") as store,
-        pytest.raises(StoreUnavailable, match="broke off"),
+        open_http(f"{server.url}?retry=0") as store,
     ):
-        list(store.queue("jobs").history())
+        history = store.queue("jobs").history()
+        monkeypatch.setattr(http_answer, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        monkeypatch.setattr(Answer, "_fill", filling)
+        with pytest.raises(StoreUnavailable, match="broke off"):
+            list(history)
 
 
 # Servers that are far away -------------------------------------------------------------------
@@ -164,7 +199,7 @@ def test_a_full_queue_refuses_also_if_that_takes_a_while(
             await queue.push(b"a")
             proxy.delay_seconds = FAR_SECONDS
             with pytest.raises(QueueFull) as refusal:
-                await asyncio.wait_for(queue.push(b"b"), PATIENCE_SECONDS)
+                await asyncio.wait_for(queue.push(b"b"), LIMIT_SECONDS)
             assert refusal.value.is_final
 
     asyncio.run(main())
@@ -178,11 +213,13 @@ def test_a_full_queue_that_blocks_is_waited_for(disturbed_url: str, proxy: HttpP
             queue = store.queue("jobs", QueueRules(capacity=1, on_full="block"))
             await queue.push(b"a")
             proxy.delay_seconds = FAR_SECONDS
+            asked = count_heard(proxy, b"/messages")
             pushing = asyncio.create_task(queue.push(b"b"))
-            await asyncio.sleep(5 * FAR_SECONDS)
+            # The third request proves that the answers to the first two did not end it.
+            await wait_until_async(lambda: count_heard(proxy, b"/messages") >= asked + 3)
             assert not pushing.done()
             assert (await queue.pop()) is not None
-            await asyncio.wait_for(pushing, PATIENCE_SECONDS)
+            await asyncio.wait_for(pushing, LIMIT_SECONDS)
             with pytest.raises(QueueFull) as refusal:
                 await queue.push(b"c", wait=0.2)
             assert not refusal.value.is_final
@@ -200,8 +237,9 @@ def test_who_awaits_a_locked_queue_asks_now_and_then(disturbed_url: str, proxy: 
             job = await queue.lease()
             with pytest.raises(QueueLocked):
                 await queue.pop(wait=0.5)
-            popping = asyncio.create_task(queue.pop(wait=PATIENCE_SECONDS))
-            await asyncio.sleep(0.5)
+            asked = count_heard(proxy, b"/pop")
+            popping = asyncio.create_task(queue.pop(wait=LIMIT_SECONDS))
+            await wait_until_async(lambda: count_heard(proxy, b"/pop") >= asked + 3)
             await job.ack()
             message = await popping
             assert message is not None
@@ -209,7 +247,7 @@ def test_who_awaits_a_locked_queue_asks_now_and_then(disturbed_url: str, proxy: 
 
     asyncio.run(main())
 
-    assert sum(b"/pop" in line for line in proxy.heard) < 100
+    assert count_heard(proxy, b"/pop") < 100
 
 
 def test_who_finds_no_connection_to_wait_on_asks_now_and_then(
@@ -218,13 +256,13 @@ def test_who_finds_no_connection_to_wait_on_asks_now_and_then(
     """Also if the address says that nobody waits for connections."""
     store = opened(connections=1, pool_wait=0)
     with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(store.queue("jobs").pop, wait=PATIENCE_SECONDS)
-        eventually(lambda: any(b"/queues/jobs/pop" in line for line in proxy.heard))
+        first = threads.submit(store.queue("jobs").pop, wait=LIMIT_SECONDS)
+        wait_until(lambda: count_heard(proxy, b"/queues/jobs/pop"))
         assert store.queue("mail").pop(wait=1) is None
         store.queue("jobs").push(b"x")
-        assert first.result(PATIENCE_SECONDS) is not None
+        assert first.result(LIMIT_SECONDS) is not None
 
-    assert sum(b"/queues/mail/pop" in line for line in proxy.heard) < 30
+    assert count_heard(proxy, b"/queues/mail/pop") < 30
 
 
 def test_more_who_await_locks_than_there_are_connections_all_wait(disturbed_url: str) -> None:
@@ -234,7 +272,7 @@ def test_more_who_await_locks_than_there_are_connections_all_wait(disturbed_url:
         async with await aio.open(f"{disturbed_url}?connections=2") as store:
             names = [f"lock-{number}" for number in range(9)]
             for name in names:
-                await store.lock(name, ttl=60).acquire()
+                await store.lock(name, ttl=600).acquire()
             calls = [store.lock(name).acquire(wait=0.5) for name in names]
             return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -251,20 +289,26 @@ def test_more_readers_than_there_are_connections_all_wait(disturbed_url: str) ->
     assert asyncio.run(main()) == [[]] * 9
 
 
-def test_threads_beyond_the_connections_wait_as_the_others_do(opened: Opener) -> None:
+def test_threads_beyond_the_connections_wait_as_the_others_do(
+    opened: Opener, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also for rings, locks and queues that are full: all of it takes a connection."""
-    store = opened(connections=1, pool_wait=0.1)
-    held = [store.lock(f"lock-{number}", ttl=60).acquire() for number in range(4)]
+    monkeypatch.setattr(http_calls, "CONNECTING_SHARE", 200)  # Those without one ask soon.
+    store = opened(connections=1)
+    names = [f"lock-{number}" for number in range(4)]
+    held = [store.lock(name, ttl=600).acquire() for name in names]
+    asked = len(held)
 
-    def wait(number: int) -> int:
-        return store.lock(f"lock-{number}").acquire(wait=PATIENCE_SECONDS).token
+    def wait(name: str) -> int:
+        return store.lock(name).acquire(wait=None).token
 
     with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(wait, number) for number in range(4)]
-        time.sleep(0.5)
+        waiting = [threads.submit(wait, name) for name in names]
+        # One waits with the connection there is for waiting, and the other three ask in turn.
+        wait_until(lambda: count_heard(proxy, b"/acquire") >= asked + 1 + 2 * 3)
         for each in held:
             each.release()
-        tokens = [each.result(2 * PATIENCE_SECONDS) for each in waiting]
+        tokens = [each.result(LIMIT_SECONDS) for each in waiting]
 
     assert tokens == [each.token + 1 for each in held]
 
@@ -276,7 +320,7 @@ def test_connecting_is_no_waiting_for_a_connection(
     connect = Line.connect_within
 
     def connecting(line: Line, timeout: float) -> None:
-        time.sleep(0.15)
+        let_pass(0.15)
         connect(line, timeout)
 
     monkeypatch.setattr(Line, "connect_within", connecting)

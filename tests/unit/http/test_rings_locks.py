@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,8 +26,8 @@ from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_directory, open_http
 from segue.testing import ManualClock
 from tests.http_proxy import HttpProxy
-
-PATIENCE_SECONDS = 60.0
+from tests.unit.http.support import count_heard, long_polls_seen, timeouts
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 Json = dict[str, object]
 
@@ -130,25 +128,27 @@ def test_who_waits_at_the_server_gets_the_lock_once_it_is_free(
 ) -> None:
     held = store.lock("leader").acquire()
     with ThreadPoolExecutor(1) as threads:
-        body = {"wait": PATIENCE_SECONDS}
+        body = {"wait": LIMIT_SECONDS}
         waiting = threads.submit(ask, place, "POST", "/locks/leader/acquire", body)
         held.release()
-        status, taken = waiting.result(PATIENCE_SECONDS)
+        status, taken = waiting.result(LIMIT_SECONDS)
 
     assert status == 200
     assert cast("int", taken["token"]) > held.token
 
 
+@pytest.mark.usefixtures("long_polls")
 def test_nobody_who_has_left_gets_the_lock(place: Place, store: HttpStore) -> None:
     """Else it would be held by nobody for as long as it lasts."""
     held = store.lock("leader").acquire()
     connection = http.client.HTTPConnection("127.0.0.1", place.server.port)
-    connection.request("POST", "/api/v1/locks/leader/acquire", '{"wait": 20}')
-    threading.Event().wait(0.2)
-    connection.close()
-    threading.Event().wait(0.3)
+    body = json.dumps({"wait": 3 * LIMIT_SECONDS})
+    with long_polls_seen("ask_again") as polls:
+        connection.request("POST", "/api/v1/locks/leader/acquire", body)
+        wait_until(lambda: polls == ["begun"])
+        connection.close()
+        wait_until(lambda: polls == ["begun", "ended"])
     held.release()
-    threading.Event().wait(0.3)
 
     assert store.lock("leader").holder() is None
 
@@ -241,13 +241,13 @@ def test_whoever_waits_for_a_ring_longer_than_a_request_asks_again(
     monkeypatch.setattr("segue.stores.http.patience.STEP_SECONDS", 0.01)
     ring = store.ring("bus", capacity=12)
     transaction = ring.transaction("first", ttl=60)
-    with ThreadPoolExecutor(1) as threads:
+    with timeouts(b"/enqueue") as asked, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(ring.enqueue, b"second", wait=None)
-        threading.Event().wait(0.1)
+        wait_until(lambda: len(asked) >= 3)
         assert not waiting.done()
         transaction.commit()
 
-        assert waiting.result(PATIENCE_SECONDS) == 0
+        assert waiting.result(LIMIT_SECONDS) == 0
 
 
 def test_a_ring_that_is_not_there_needs_a_capacity(store: HttpStore) -> None:
@@ -388,20 +388,22 @@ def test_a_transaction_ends_with_its_server(place: Place, store: HttpStore) -> N
     assert ring.info().locked_by is None
 
 
-def test_a_lock_that_was_waited_for_is_held_for_all_of_its_time(
-    place: Place, store: HttpStore
-) -> None:
+def test_a_lock_that_was_waited_for_is_held_for_all_of_its_time(place: Place) -> None:
     """It counts from when it was had, not from when it was asked for."""
-    store.lock("leader", ttl=10).acquire(wait=0)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.lock("leader", ttl=10).acquire, wait=PATIENCE_SECONDS)
-        time.sleep(0.2)  # Until it waits; if it does not yet, it has waited for less.
+    with (
+        HttpProxy(place.server.port) as proxy,
+        open_http(proxy.url, ticks=place.clock.ticks) as store,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        store.lock("leader", ttl=10).acquire(wait=0)
+        waiting = threads.submit(store.lock("leader", ttl=10).acquire, wait=LIMIT_SECONDS)
+        wait_until(lambda: count_heard(proxy, b"/acquire") == 2)
         place.clock.advance(seconds=11)
-        held = waiting.result(PATIENCE_SECONDS)
+        held = waiting.result(LIMIT_SECONDS)
 
-    assert held.is_held
-    place.clock.advance(seconds=11)
-    assert not held.is_held
+        assert held.is_held
+        place.clock.advance(seconds=11)
+        assert not held.is_held
 
 
 # Answers that come late ------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from segue.server.task_desk import ExtraMissing
 from segue.tasks import App, Worker
 from segue.tasks.scheduling import Scheduler
 from segue.tasks.worker.reports import WorkerReport, prepare_reports, send_report
-from tests.contract.task_support import AT_ONCE, PATIENCE_SECONDS, work, working
+from tests.contract.task_support import AT_ONCE, work, working
+from tests.waiting import LIMIT_SECONDS
 
 Json = dict[str, object]
 
@@ -108,7 +109,7 @@ def test_whoever_waits_is_told_when_the_task_is_finished(place: Place) -> None:
     task_id = place.enqueue({"task": "add", "args": [1]})
     with ThreadPoolExecutor(1) as threads, working(Worker(place.app, kind="thread")):
         waiting = threads.submit(place.ask, "GET", f"/tasks/{task_id}/result?wait=20")
-        status, answer = waiting.result(PATIENCE_SECONDS)
+        status, answer = waiting.result(LIMIT_SECONDS)
 
     assert (status, answer["result"]) == (200, 3)
 

@@ -36,9 +36,9 @@ from segue.stores.http.topics.topic import HttpTopic
 from segue.stores.http.wire.topics import ARROW
 from segue.stores.opening import open_http
 from tests.contract.worlds import HttpWorld
+from tests.waiting import LIMIT_SECONDS
 
 SMALL = TopicRules(segment_bytes=1 << 18)
-PATIENCE_SECONDS = 60.0
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 Json = dict[str, object]
@@ -77,7 +77,7 @@ def asked(
 ) -> Iterator[http.client.HTTPResponse]:
     """Yield an answer as any client would get it."""
     host, _, prefix = world.url.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=20)
+    connection = http.client.HTTPConnection(host, timeout=LIMIT_SECONDS)
     data = None if body is None else json.dumps(body)
     try:
         connection.request(method, f"/{prefix}/api/v1{path}", data, dict(headers or {}))
@@ -253,7 +253,7 @@ def test_who_does_not_listen_any_more_is_told_nothing(
         response.readline()
         assert not is_over.is_set()
 
-    assert is_over.wait(PATIENCE_SECONDS)
+    assert is_over.wait(LIMIT_SECONDS)
 
 
 def test_events_end_in_order_if_nobody_seems_to_listen(
@@ -707,7 +707,7 @@ def test_a_segment_is_adopted_by_whoever_can_send_bytes(world: HttpWorld, topic:
     host, _, prefix = world.url.removeprefix("http://").partition("/")
     answers = []
     for data in (sent.getvalue(), sent.getvalue(), b"no segment" * 1000):
-        connection = http.client.HTTPConnection(host, timeout=20)
+        connection = http.client.HTTPConnection(host, timeout=LIMIT_SECONDS)
         path = f"/{prefix}/api/v1/topics/orders/segments?partition=1&key=job"
         connection.request("POST", path, data)
         response = connection.getresponse()
@@ -737,15 +737,15 @@ def test_those_who_wait_outlast_a_restart_of_the_server(scratch: Path) -> None:
         member.commit()
         with ThreadPoolExecutor(3) as threads:
             waits = [
-                threads.submit(lambda: values(reader.poll(timeout=PATIENCE_SECONDS))),
-                threads.submit(lambda: values(member.poll(timeout=PATIENCE_SECONDS))),
+                threads.submit(lambda: values(reader.poll(timeout=LIMIT_SECONDS))),
+                threads.submit(lambda: values(member.poll(timeout=LIMIT_SECONDS))),
                 threads.submit(lambda: values(islice(following, 2))),
             ]
             port = server.port
             server.stop()
             server = ServerThread(App(behind, Router(ALL)), port=port)
             producer.append(b"second", partition=1)
-            found = [wait.result(PATIENCE_SECONDS) for wait in waits]
+            found = [wait.result(LIMIT_SECONDS) for wait in waits]
         store.close()
         server.stop()
 

@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-import time
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from segue import aio
-from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_http
 from tests.contract.worlds import HttpWorld
-from tests.http_proxy import Impostor, answer_of
-from tests.unit.http.support import Opener
+from tests.http_proxy import HttpProxy, Impostor, answer_of
+from tests.unit.http.support import Opener, count_heard, has_heard, let_pass, using
+from tests.waiting import LIMIT_SECONDS, random_pause_async, wait_until, wait_until_async
 
 ABOUT = answer_of(
     200,
@@ -21,7 +22,6 @@ ABOUT = answer_of(
         {"server": "segue", "version": "0", "api": 1, "store": "directory", "durable": "os"}
     ).encode(),
 )
-PATIENCE_SECONDS = 60.0
 
 
 def _prefer(request: bytes) -> float | None:
@@ -53,12 +53,13 @@ def test_what_takes_the_longer_the_more_there_is_has_its_time() -> None:
     """A replay that is given up after ten seconds has happened all the same, and is repeated."""
 
     def late() -> Iterator[bytes]:
-        time.sleep(0.5)
+        let_pass(0.5)
         yield answer_of(200, b'{"count": 3}')
 
-    with Impostor(ABOUT, late) as server, open_http(f"{server.url}?timeout=0.1&retry=0") as store:
+    with Impostor(ABOUT, late) as server, open_http(server.url) as store:
         queue = store.queue("jobs")
-        done = queue.replay(), queue.purge()
+        with using(store, timeout=0.1, retry=0):
+            done = queue.replay(), queue.purge()
 
     assert done == (3, 3)
 
@@ -67,7 +68,7 @@ def test_dead_letters_that_are_read_leave_a_connection_to_bring_them_back(
     world: HttpWorld, opened: Opener
 ) -> None:
     """One connection is enough: what is read bit by bit has others."""
-    queue = opened(connections=1, pool_wait=1).queue("jobs")
+    queue = opened(connections=1).queue("jobs")
     queue.push_many([b"x"] * 250)
     for job in queue.lease_many(250):
         job.bury("bad")
@@ -76,75 +77,77 @@ def test_dead_letters_that_are_read_leave_a_connection_to_bring_them_back(
     assert queue.count().ready == 250
 
 
-def test_a_lease_is_kept_while_all_sorts_of_things_are_read(opened: Opener) -> None:
+def test_a_lease_is_kept_while_all_sorts_of_things_are_read(
+    opened: Opener, proxy: HttpProxy
+) -> None:
     """Its renewals find a connection, however many iterators are open."""
-    store = opened(connections=1, pool_wait=0.2)
-    queue = store.queue("jobs")
+    queue = opened(connections=1).queue("jobs")
     queue.push_many([b"x"] * 3)
     for job in queue.lease_many(2):
         job.bury("bad")
     with queue.lease(ttl=1) as job:
         letters = iter(queue.dead_letters())
         next(letters)
-        time.sleep(2.5)
+        wait_until(lambda: count_heard(proxy, b"/extend") >= 2)
         job.check()
 
     assert queue.count().leased == 0
 
 
+@pytest.mark.usefixtures("long_polls")
 def test_whoever_waits_takes_no_connection_from_long_work(opened: Opener) -> None:
     """Cleaning is no waiting, though it may take as long."""
-    store = opened(connections=1, pool_wait=0.2)
+    store = opened(connections=1)
     topic = store.topic("orders", partitions=1)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.queue("jobs").pop, wait=PATIENCE_SECONDS)
-        _until_somebody_waits(store)
+        waiting = pool.submit(store.queue("jobs").pop, wait=None)
+        wait_until(store.calls._waits.in_use)
         report = topic.clean()
         store.queue("jobs").push(b"x")
-        message = waiting.result()
+        message = waiting.result(LIMIT_SECONDS)
 
     assert report.freed_bytes == 0
     assert message is not None
 
 
-def _until_somebody_waits(store: HttpStore) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not store.calls._waits.in_use():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 # Tasks ------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_is_cancelled_is_back_long_before_its_wait_is_over(disturbed_url: str) -> None:
+@pytest.mark.usefixtures("long_polls")
+def test_a_task_that_is_cancelled_is_back_long_before_its_wait_is_over(
+    disturbed_url: str, proxy: HttpProxy
+) -> None:
     """It waits in steps, each of them a short one."""
 
-    async def main() -> float:
+    async def main() -> None:
         async with await aio.open(disturbed_url) as store:
-            waiting = asyncio.create_task(store.queue("jobs").pop(wait=PATIENCE_SECONDS))
-            await asyncio.sleep(0.5)
-            begun = time.monotonic()
+            waiting = asyncio.create_task(store.queue("jobs").pop(wait=2 * LIMIT_SECONDS))
+            await wait_until_async(lambda: count_heard(proxy, b"/pop") >= 2)
             waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            return time.monotonic() - begun
+            done, _ = await asyncio.wait([waiting], timeout=LIMIT_SECONDS)
+            assert done == {waiting}
+            assert waiting.cancelled()
 
-    assert asyncio.run(main()) < PATIENCE_SECONDS / 4
+    asyncio.run(main())
 
 
-def test_a_message_that_comes_as_its_task_is_cancelled_is_not_lost(disturbed_url: str) -> None:
+def test_a_message_that_comes_as_its_task_is_cancelled_is_not_lost(
+    disturbed_url: str, proxy: HttpProxy
+) -> None:
     """It is taken or it is there: `pop` hands over what it took, even to who was cancelled."""
 
     async def main() -> tuple[list[bytes], list[bytes]]:
+        chance = random.Random(1)
         found: list[bytes] = []
         async with await aio.open(disturbed_url) as store:
             queue = store.queue("jobs")
             for number in range(40):
-                waiting = asyncio.create_task(queue.pop(wait=PATIENCE_SECONDS))
-                await asyncio.sleep(0.02)
+                asked = count_heard(proxy, b"/pop") + 2
+                waiting = asyncio.create_task(queue.pop(wait=LIMIT_SECONDS))
+                # The first request does not wait at the server; the second does.
+                await wait_until_async(partial(has_heard, proxy, b"/pop", asked))
                 pushing = asyncio.create_task(queue.push(b"%d" % number))
-                await asyncio.sleep(number % 8 / 1_000)
+                await random_pause_async(chance, 0.008)
                 waiting.cancel()
                 await pushing
                 try:
