@@ -6,6 +6,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 DIST_ARGS ?=
+OFTEN_ARGS ?=
+TORTURE_ARGS ?=
 LOCK_ARGS ?=
 
 VENV := .venv
@@ -18,39 +20,37 @@ PYTEST := $(BIN)/python -m pytest
 # The tests start thousands of Python processes: without bytecode each would compile all of Segue.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One worker more than there are cores: tests wait for processes and sockets half of their time.
-WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# Two workers more than there are cores: tests wait for processes and sockets half of their time,
+# and one worker has the Spark session (tests/conftest.py).
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 
-# Starting Spark takes longer than its tests: they share one session, after all others have run on
-# all cores; those that start Spark themselves run beside them. (tests/spark/conftest.py.)
-# pytest ends with 5 if PYTEST_ARGS select nothing, which is wrong
-# only if neither run had a test. What is given by path is not ignored, hence deselected as well.
-leave_out = $(foreach tests,$(1),--ignore=$(tests) --deselect=$(tests))
-define run_tests
-trap 'exit 130' INT; others=0; spark=0; \
-$(PYTEST) -n $(WORKERS) --dist worksteal $(call leave_out,tests/spark/) $(1) $(PYTEST_ARGS) \
-	|| others=$$?; \
-$(PYTEST) -n 2 --dist loadgroup $(call leave_out,$(filter-out tests/spark/,$(wildcard tests/*/))) \
-	$(1) $(PYTEST_ARGS) \
-	|| spark=$$?; \
-case $$others,$$spark in 0,0|0,5|5,0) ;; *) exit 1 ;; esac
-endef
+# Tests of pure code: rules, layouts, laws. They need no server, no process and no browser.
+PURE_TESTS := tests/golden $(filter-out %redis_queue_model.py %redis_ring_model.py %stores_agree.py, \
+	$(wildcard tests/property/test_*.py)) tests/unit/test_delivery_*.py tests/unit/test_errors.py \
+	tests/unit/test_retention_rules.py tests/unit/test_task_schedule.py tests/unit/test_values.py
 
 # The tests of the dashboard use the browser whose path this file holds, or SEGUE_BROWSER.
 USED_BROWSER := $(if $(SEGUE_BROWSER),,$(BROWSER))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format generate docs screenshots bench dist torture lock clean FORCE
+.PHONY: help demo test test-often check lint format generate docs screenshots bench dist torture \
+	lock clean FORCE
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMP) ## Show the whole of Segue, Spark included (DEMO_ARGS=--short for a sixth of it)
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(STAMP) $(USED_BROWSER) ## Run the tests on all cores (PYTEST_ARGS="-k lease" narrows them)
-	@$(call run_tests)
+	@$(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
+
+test-often: $(STAMP) $(USED_BROWSER) ## Run the tests three times idle and three times under load (OFTEN_ARGS)
+	@$(BIN)/python -m tools.test_often $(OFTEN_ARGS)
+
+check: lint ## Check style, types and the pure tests, in less than a minute
+	@$(PYTEST) -q -n 2 --hypothesis-profile=check $(PURE_TESTS)
 
 lint: $(STAMP) ## Check style, formatting and types; changes nothing
 	$(BIN)/ruff check .
@@ -78,9 +78,8 @@ bench: $(STAMP) ## Run the benchmarks (BENCH_ARGS are passed on)
 dist: $(STAMP) ## Build what is released into dist/, reproducibly, and check it
 	$(BIN)/python -m tools.dist $(DIST_ARGS)
 
-# Tests read SEGUE_TORTURE and do many times more of the same; no single one may be cut short.
-torture: $(STAMP) $(USED_BROWSER) ## Run the tests far longer and harder, without time limits
-	@export SEGUE_TORTURE=1; $(call run_tests,-o timeout=0)
+torture: $(STAMP) $(USED_BROWSER) ## Run everything at full length, part by part (TORTURE_ARGS="crash-queue spark")
+	@$(BIN)/python -m tools.torture $(TORTURE_ARGS)
 
 # Needs the virtual environment but not the installed lock: the lock may be what is broken.
 lock: | $(BIN)/python ## Bring requirements.lock up to pyproject.toml (LOCK_ARGS=--upgrade for newer versions)

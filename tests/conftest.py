@@ -1,4 +1,4 @@
-"""What every test shares: a place on fast storage, a clock to turn, and how hard to try."""
+"""Fixtures and settings of every test: scratch directories, a manual clock, sizes, scheduling."""
 
 import gc
 import os
@@ -7,14 +7,31 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from segue import Log
 from tests.unit.support import ManualClock
 
 TORTURE = bool(os.environ.get("SEGUE_TORTURE"))
+
+SLOW_FIRST: Final = ("spark", "crash", "integration", "browser", "property", "contract")
+"""Folders in the order in which their tests start. Short tests come last and fill both cores."""
+SPREAD: Final = ("tests/crash/", "tests/integration/")
+"""Folders whose tests run on any worker. Elsewhere the tests of a file share one worker."""
+SPARK_PROCESSES: Final = {
+    "test_cluster",
+    "test_connect",
+    "test_demo",
+    "test_exactly_once",
+    "test_redis_exactly_once",
+    "test_spark_examples",
+}
+"""Files of tests/spark that start Spark themselves. The other tests there share one session."""
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test
 # starts and then interrupts: it would wait for ever.
@@ -40,6 +57,8 @@ settings.register_profile(
 # What CI says of a commit must not depend on luck: it tries the same examples each time. New ones
 # are found by everybody else's runs, and by the torture.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+# `make check` asks for it: the laws at a small size.
+settings.register_profile("check", settings.get_profile("ci"), max_examples=10)
 settings.load_profile("torture" if TORTURE else "ci" if os.environ.get("CI") else "default")
 
 
@@ -52,6 +71,39 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the long tests unless SEGUE_TORTURE is set, and put slow folders first."""
+    long = [] if TORTURE else [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+    kept = [item for item in items if TORTURE or not item.get_closest_marker("long")]
+    items[:] = sorted(kept, key=_start_order)
+
+
+def _start_order(item: pytest.Item) -> int:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no annotations.
+    """Gives a worker one file at a time, or one test where a file takes long.
+
+    All tests that use the shared Spark session go to one worker. The others run beside them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, _ = nodeid.partition("::")
+        if file.startswith("tests/spark/"):
+            return file if Path(file).stem in SPARK_PROCESSES else "tests/spark/"
+        return nodeid if file.startswith(SPREAD) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Use the scheduling of this suite (a hook of pytest-xdist)."""
+    return Scheduling(config, log)
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ from benchmarks.race import NotRun, Pace
 from benchmarks.redis_bench import SEGUE, Scale
 from benchmarks.report import Report
 from benchmarks.session import QUICK, Session
+from tests.waiting import LIMIT_SECONDS
+
+pytestmark = pytest.mark.long
 
 TINY: Final = replace(
     QUICK,
@@ -135,20 +138,24 @@ def test_task_queues_are_raced_and_weighed_and_all_their_processes_end(
 
 
 @pytest.mark.parametrize(
-    ("worker", "reason"),
+    ("worker", "seconds_max", "reason"),
     [
-        ("import sys; sys.exit('I cannot')", "its worker ended: I cannot"),
-        ("import time; time.sleep(600)", "nothing within 1 s: it says nothing"),
+        ("import sys; sys.exit('I cannot')", LIMIT_SECONDS, "its worker ended: I cannot"),
+        ("import time; time.sleep(600)", 1.0, "nothing within 1 s: it says nothing"),
     ],
 )
 def test_a_task_queue_that_fails_or_hangs_is_out_and_ends(
-    session: Session, monkeypatch: pytest.MonkeyPatch, worker: str, reason: str
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    worker: str,
+    seconds_max: float,
+    reason: str,
 ) -> None:
     """A worker that does nothing costs its peer the race, not everybody the run."""
     (peer,) = task_peers.chosen(["huey-sqlite"])
     broken = replace(peer, worker=lambda _: ("-c", worker))
     monkeypatch.setattr(task_peers, "PEERS", (broken,))
-    monkeypatch.setattr(task_peers, "WORKER_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(task_peers, "WORKER_SECONDS_MAX", seconds_max)
     before = _children()
     tasks.run(session, scale=TINY_TASKS)
 

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from examples.demo.stage import Stage
-from tests.integration.cli_support import PATIENCE_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 STORE = "  the store is "
@@ -50,15 +49,25 @@ def demo_that_says(text: str, temporary: Path) -> subprocess.Popen[str]:
     return demo
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("amid orders", signal.SIGINT),
+        *(
+            pytest.param(moment, number, marks=pytest.mark.long)
+            for number in (signal.SIGINT, signal.SIGTERM)
+            for moment in MOMENTS
+            if (moment, number) != ("amid orders", signal.SIGINT)
+        ),
+    ],
+)
 def test_whoever_interrupts_it_finds_nothing_left(
     moment: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """No process, no file, and the exit code of Ctrl-C."""
     demo = demo_that_says(MOMENTS[moment], tmp_path)
     demo.send_signal(number)
-    rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
+    rest, errors = demo.communicate(timeout=LIMIT_SECONDS)
 
     assert demo.returncode == 130, (rest, errors)
     assert "interrupted" in errors
@@ -67,12 +76,13 @@ def test_whoever_interrupts_it_finds_nothing_left(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_whoever_dies_by_itself_is_named(tmp_path: Path) -> None:
     """Not those who fail because of that; and the demo ends, with all others."""
     demo = demo_that_says(MOMENTS["amid orders"], tmp_path)
     server = next(pid for pid, line in processes_of(tmp_path).items() if "segue serve" in line)
     os.kill(server, signal.SIGKILL)
-    rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
+    rest, errors = demo.communicate(timeout=LIMIT_SECONDS)
 
     assert (demo.returncode, errors) == (1, "")
     assert "server ended with -9" in rest
@@ -88,7 +98,7 @@ def test_it_takes_no_store_that_is_there(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
     )
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -114,8 +124,7 @@ def test_whatever_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
             assert child.stdout is not None
             other = int(child.stdout.readline())
             stage.kill(child)
-            while is_alive(other):
-                time.sleep(0.01)
+            wait_until(lambda: not is_alive(other))
 
     assert not stage.directory.exists()
 

@@ -13,9 +13,9 @@ import pytest
 from tests.integration.docs_server import ENVIRONMENT, PageServer
 from tests.integration.test_docs import require_curl
 from tests.redis_cluster import RedisCluster
+from tests.waiting import LIMIT_SECONDS
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
-RUN_SECONDS_MAX: Final = 200
 PRINTED: Final[dict[str, list[str]]] = {
     "asyncio_queue.py": [
         r"(ann|ben) 0-0 to: ada",
@@ -92,7 +92,7 @@ def run(*command: str, cwd: Path) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=RUN_SECONDS_MAX,
+        timeout=4 * LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,6 +106,7 @@ def missing(lines: list[str], printed: str) -> list[str]:
     return [line for line in lines if re.search(rf"^{line}$", printed, re.MULTILINE) is None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_promises(name: str, scratch: Path, server: PageServer) -> None:
     """From any directory, with an exit code of 0 and its result for everybody to see."""
@@ -120,6 +121,7 @@ def test_an_example_prints_what_it_promises(name: str, scratch: Path, server: Pa
     assert missing(PRINTED[name], printed) == [], printed
 
 
+@pytest.mark.long
 def test_the_example_on_a_cluster_uses_all_its_nodes(scratch: Path) -> None:
     """Given the URL of a cluster whose masters have a replica each."""
     with RedisCluster(scratch / "cluster") as cluster:
@@ -133,6 +135,7 @@ def test_the_example_on_a_cluster_uses_all_its_nodes(scratch: Path) -> None:
         assert missing(expected, printed) == [], printed
 
 
+@pytest.mark.long
 def test_the_example_for_any_language_settles_what_it_pushed(
     scratch: Path, server: PageServer
 ) -> None:

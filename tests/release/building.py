@@ -16,9 +16,10 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from tests.waiting import LIMIT_SECONDS
+
 ROOT: Final = Path(__file__).parents[2]
 EPOCH: Final = 1_750_000_000
-PATIENCE_SECONDS: Final = 120
 
 
 class Environment:
@@ -80,7 +81,7 @@ class Environment:
             env={**self.environ(extras), **environ},
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=2 * LIMIT_SECONDS,
             check=False,
         )
 

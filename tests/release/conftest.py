@@ -9,6 +9,13 @@ from tests.release.building import EPOCH, ROOT, Environment
 from tools.dist import build, export
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the tests that need a build to the long run."""
+    for item in items:
+        if "built" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The archive and the compiled wheel of what is checked out."""
