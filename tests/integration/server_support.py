@@ -4,7 +4,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +14,28 @@ from segue.server.app import App
 from segue.server.routes import ALL
 from segue.server.routing import Router
 from segue.server.serving import ServerThread
+from tests.waiting import LIMIT_SECONDS
+
+
+@dataclass(slots=True)
+class Failures:
+    """Failures of many small cases within one test, raised together."""
+
+    errors: list[Exception] = field(default_factory=list)
+
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        """Run one case. Its failure does not stop the next."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - all are raised by `check`.
+            error.add_note(f"in the case {name}")
+            self.errors.append(error)
+
+    def check(self) -> None:
+        """Raise an ExceptionGroup with a note for each case that failed."""
+        if self.errors:
+            raise ExceptionGroup("cases that failed", self.errors)
 
 
 @contextmanager
@@ -48,7 +70,9 @@ class Client:
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
         self.base = where.path
-        self._line = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
+        self._line = http.client.HTTPConnection(
+            where.hostname or "", where.port, timeout=LIMIT_SECONDS
+        )
 
     def raw(self, method: str, path: str, body: bytes | None = None) -> tuple[Message, bytes]:
         """Return the headers and the body of an answer that is 200, as they are."""

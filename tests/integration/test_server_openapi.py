@@ -15,7 +15,7 @@ from segue.server.openapi import description_of, kind_of_class
 from segue.server.routes import ALL
 from segue.server.routing import Role, Route
 from tests.contract.worlds import HttpWorld
-from tests.integration.server_support import Client
+from tests.integration.server_support import Client, Failures
 
 Json = dict[str, object]
 PAGES: Final = Path("src/segue/server/pages")
@@ -92,9 +92,18 @@ def test_schemas_are_valid(description: Json) -> None:
         jsonschema_rs.validator_for(schema)
 
 
-@pytest.mark.parametrize("route", ALL, ids=lambda route: f"{route.method} {route.path}")
-def test_an_operation_says_all_there_is_to_say(description: Json, route: Route) -> None:
+def test_an_operation_says_all_there_is_to_say(description: Json) -> None:
     """Its parameters, its body, every error it names, and who may ask."""
+    failures = Failures()
+    for route in ALL:
+        with failures.case(f"{route.method} {route.path}"):
+            check_operation(description, route)
+
+    failures.check()
+
+
+def check_operation(description: Json, route: Route) -> None:
+    """Hold one operation of the description to its route."""
     operation = operation_of(description, route)
     parameters = cast("list[Json]", operation.get("parameters", []))
     by_place = {
@@ -116,9 +125,18 @@ def test_an_operation_says_all_there_is_to_say(description: Json, route: Route) 
     assert {"401", "403", "500", "503"} <= set(responses)
 
 
-@pytest.mark.parametrize("key", EXAMPLES, ids=" ".join)
-def test_examples_fit_their_types(key: tuple[str, str]) -> None:
+def test_examples_fit_their_types() -> None:
     """An example that a server would refuse, or never give, helps nobody."""
+    failures = Failures()
+    for key in EXAMPLES:
+        with failures.case(" ".join(key)):
+            check_example(key)
+
+    failures.check()
+
+
+def check_example(key: tuple[str, str]) -> None:
+    """Hold one example to the types of its route."""
     (route,) = [each for each in ALL if (each.method, each.path) == key]
     example = EXAMPLES[key]
 
