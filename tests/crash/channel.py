@@ -10,15 +10,15 @@ import select
 import time
 from typing import Final
 
-REPORT_TIMEOUT_SECONDS: Final = 30.0
-"""How long a child may be silent before a test takes it for stuck."""
+from tests.waiting import LIMIT_SECONDS
+
 _READ_BYTES: Final = 64 * 1024
 
 Report = int | str | list[int] | list[str]
 
 
 class ChildIsStuck(Exception):
-    """A child process reported nothing for longer than any machine needs."""
+    """A child process neither reported anything nor ended within LIMIT_SECONDS."""
 
 
 class Lines:
@@ -30,12 +30,12 @@ class Lines:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
-    def read(self, timeout_seconds: float = REPORT_TIMEOUT_SECONDS) -> Report:
-        """Return the next value. Raises EOFError when the other end is gone, ChildIsStuck."""
-        deadline = time.monotonic() + timeout_seconds
+    def read(self) -> Report:
+        """Return the next value. Raises EOFError if the other end is closed, ChildIsStuck."""
+        deadline = time.monotonic() + LIMIT_SECONDS
         while b"\n" not in self._buffer:
             if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise ChildIsStuck(f"nothing was reported within {timeout_seconds} s")
+                raise ChildIsStuck(f"nothing was reported within {LIMIT_SECONDS:g} s")
             piece = os.read(self._fd, _READ_BYTES)
             if not piece:
                 raise EOFError("the other process is gone")
@@ -43,6 +43,11 @@ class Lines:
         line, _, self._buffer = self._buffer.partition(b"\n")
         value: Report = json.loads(line)
         return value
+
+    def wait(self) -> None:
+        """Block until `read` would return or raise at once."""
+        if b"\n" not in self._buffer:
+            self._poll.poll()
 
     def has_more(self) -> bool:
         """Tell whether `read` would return or raise at once."""
@@ -68,6 +73,10 @@ class Channel:
     def wait_for_order(self) -> Report:
         """Return what the test says next. Raises EOFError, ChildIsStuck."""
         return self._orders.read()
+
+    def wait_until_told(self) -> None:
+        """Block until there is an order to read, or the test has ended. There is no limit."""
+        self._orders.wait()
 
     def has_order(self) -> bool:
         """Tell whether the test has said something."""

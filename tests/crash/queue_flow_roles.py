@@ -2,30 +2,34 @@
 
 import os
 import random
-import time
 from pathlib import Path
 from typing import Final
 
 from tests.crash.channel import Channel
-from tests.crash.queue_roles import STEPS_MAX, open_queue
+from tests.crash.queue_roles import LONG_SECONDS, POLL_SECONDS, STEPS_MAX, open_queue
+from tests.waiting import random_pause
 
 CHECKPOINT_EVENTS: Final = 120
 """Small: ledgers are written down all the time."""
 WORK_SECONDS_MAX: Final = 0.01
 
 
-def work_in_groups(channel: Channel, root: Path, diary: Path, ttl: float, seed: int) -> None:
-    """Lease, note whose turn it is in a diary that all share, work a little, ack or fail."""
+def work_in_groups(channel: Channel, root: Path, diary: Path, seed: int) -> None:
+    """Lease, write the messages to a diary that all share, work a little, ack or fail.
+
+    End without a lease when told to.
+    """
     chance = random.Random(seed)
     queue = open_queue(root, checkpoint_events=CHECKPOINT_EVENTS)
     fd = os.open(diary, os.O_WRONLY | os.O_APPEND)
     channel.report("ready")
-    for _ in range(STEPS_MAX):
-        jobs = queue.lease_many(chance.choice([1, 1, 4]), ttl=ttl, wait=None)
+    while not channel.has_order():
+        count = chance.choice([1, 1, 4])
+        jobs = queue.lease_many(count, ttl=LONG_SECONDS, wait=POLL_SECONDS)
         # One write, and at once: the order of lines is that of the deliveries.
         os.write(fd, b"".join(b"%s %s\n" % ((job.group or "").encode(), job.body) for job in jobs))
         for job in jobs:
-            time.sleep(chance.random() * WORK_SECONDS_MAX)
+            random_pause(chance, WORK_SECONDS_MAX)
             if chance.random() < 0.1:
                 job.fail(delay=chance.choice([0, 0.02]))
             else:

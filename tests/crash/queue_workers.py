@@ -1,7 +1,6 @@
 """What processes do to a queue until they are killed, each act told before and after."""
 
 import random
-import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tests.crash.queue_reports import (
     WRONG,
     Diary,
 )
+from tests.waiting import random_pause
 
 QUEUE: Final = "jobs"
 PRIORITIES: Final = (0, 1, 5)
@@ -160,7 +160,7 @@ class Worker:
         if chance.random() < 0.3:
             chance.shuffle(jobs)
         if chance.random() < 0.2:
-            time.sleep(chance.uniform(0, HOLD_SECONDS_MAX))  # Long enough to lose some of them.
+            random_pause(chance, HOLD_SECONDS_MAX)  # Long enough to lose some of them.
         while jobs:
             kind = chance.random()
             if kind < 0.35:

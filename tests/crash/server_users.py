@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.request import urlopen
 
 import segue
 from segue.errors import LeaseLost, QueueEmpty
 from segue.log.options import SyncName
 from tests.crash.channel import Channel
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 QUEUE: Final = "jobs"
 CALLS_MAX: Final = 1_000_000
@@ -21,7 +23,10 @@ CALLS_MAX: Final = 1_000_000
 LEASE_SECONDS: Final = 1.0
 """What was leased to somebody who never heard of it comes back after so long."""
 POLL_SECONDS: Final = 0.5
-END_SECONDS_MAX: Final = 30.0
+WAIT_SECONDS: Final = 10 * LIMIT_SECONDS
+"""Longer than a test waits: a client that is never woken is reported as stuck."""
+LONG_SECONDS: Final = 3_600.0
+"""Time to live of a lease that no test outlives."""
 PORT_MIN: Final = 10_000
 PORTS_TRIED: Final = 10_000
 STOP: Final = "stop"
@@ -33,7 +38,7 @@ _ROOT: Final = Path(__file__).parents[2]
 class ServeProcess:
     """One server, on one port for all its lives."""
 
-    def __init__(self, store: Path, *, sync: SyncName, retry: float = 30) -> None:
+    def __init__(self, store: Path, *, sync: SyncName, retry: float = LIMIT_SECONDS) -> None:
         self._store = store
         self._sync = sync
         self.port = free_port()
@@ -55,6 +60,16 @@ class ServeProcess:
         assert json.loads(line)["url"] == self.url
         return self
 
+    def wait_until_asked_to_wait(self) -> None:
+        """Return as soon as a request at this server waits for a message."""
+        wait_until(lambda: self._waiting() > 0, "a request waits", ignoring=(OSError,))
+
+    def _waiting(self) -> float:
+        with urlopen(f"{self.url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith("segue_server_waiting ")]
+        return float(found[0].split()[1])
+
     def kill(self) -> None:
         """Send SIGKILL, and wait for the end."""
         assert self._process is not None
@@ -62,7 +77,7 @@ class ServeProcess:
         code = self._process.poll()
         assert code is None, f"the server ended by itself with {code}"
         self._process.kill()
-        assert self._process.wait(END_SECONDS_MAX) == -signal.SIGKILL
+        assert self._process.wait(LIMIT_SECONDS) == -signal.SIGKILL
         self._process.stdout.close()
         self._process = None
 
@@ -139,6 +154,6 @@ def lease_and_wait(channel: Channel, url: str, ttl: float) -> None:
     """Lease one message, waiting for it; report body and receipt, and stay until told."""
     with segue.open(url) as store:
         channel.report("waiting")
-        job = store.queue(QUEUE).lease(ttl=ttl, wait=END_SECONDS_MAX)
+        job = store.queue(QUEUE).lease(ttl=ttl, wait=WAIT_SECONDS)
         channel.report([job.text, job.receipt])
         channel.wait_for_order()

@@ -10,32 +10,46 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 from segue.log import live
 from segue.log.ownership import LOCK_FILENAME
-
-STOP_SECONDS_MAX: Final = 60.0
-LOOK_SECONDS: Final = 0.001
+from tests.waiting import wait_until
 
 _ROOT: Final = Path(__file__).parents[2]
 
 
 def stop(pid: int) -> None:
-    """Stop a process between two of its turns with a log. Raises TimeoutError if there is none."""
-    deadline = time.monotonic() + STOP_SECONDS_MAX
-    while True:
-        os.kill(pid, signal.SIGSTOP)
-        while not _is_stopped(pid):
-            time.sleep(LOOK_SECONDS)
-        if not _holds_a_log(pid):
-            return
+    """Stop a process between two of its turns with a log. Raises NotInTime if there is none."""
+    wait_until(lambda: _stop_outside_a_turn(pid), f"process {pid} unlocks its logs")
+
+
+def _stop_outside_a_turn(pid: int) -> bool:
+    """Stop a process. Continue it and return False if it holds the lock of a log."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _is_stopped(pid), f"process {pid} stops")
+    if _holds_a_log(pid):
         os.kill(pid, signal.SIGCONT)
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} never lets go of its logs")
-        time.sleep(LOOK_SECONDS)
+        return False
+    return True
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Return as soon as a process has stopped by `stop_here`, so that it can be continued."""
+    wait_until(lambda: _is_stopped(pid) and not _holds_a_log(pid), f"process {pid} stops")
+
+
+def wait_until_blocked_by_lock(pid: int) -> None:
+    """Return as soon as a process waits for a file lock that another process holds."""
+    wait_until(lambda: _is_blocked(pid), f"process {pid} waits for a lock")
+
+
+def _is_blocked(pid: int) -> bool:
+    waiting = [
+        line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line
+    ]
+    return any(fields[5] == str(pid) for fields in waiting)
 
 
 def stop_here() -> None:

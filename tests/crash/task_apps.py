@@ -5,20 +5,20 @@ in one step, so whatever is killed leaves whole lines. Where the store is, and w
 process belongs to, is in the environment: processes of a worker have it from their worker.
 """
 
-import asyncio
 import json
 import os
+import random
 import signal
 import sqlite3
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from segue.clock import system_clock
+from segue.clock import system_clock, system_ticks
 from segue.tasks import App, AsyncTask, Every, Task, current
+from tests.crash.shared_clock import SharedClock
+from tests.waiting import LIMIT_SECONDS, random_pause, random_pause_async, wait_until
 
 ROOT_VARIABLE: Final = "SEGUE_CRASH_ROOT"
 WORKER_VARIABLE: Final = "SEGUE_CRASH_WORKER"
@@ -30,11 +30,11 @@ ACCOUNTS: Final = "accounts.sqlite3"
 GATE: Final = "gate"
 BEGAN: Final = "began"
 ENDED: Final = "ended"
-RETRIES: Final = 12
-"""More than any task is unlucky in a run."""
-BUSY_SECONDS: Final = 60.0
-LOOK_SECONDS: Final = 0.01
-WAIT_SECONDS_MAX: Final = 60.0
+CLOCK: Final = "clock"
+RETRIES: Final = 1_000
+"""More than any task needs, also on a machine so busy that living workers lose their leases."""
+LONG_SECONDS: Final = 3_600.0
+"""Time to live of a lease. It is over only if a test calls `expire_leases`."""
 EVERY_SECONDS: Final = 1.0
 """As often as a schedule may fire."""
 POISON_RETRIES: Final = 2
@@ -93,13 +93,13 @@ class Accounts:
 
     def prepare(self) -> None:
         """Have the tables."""
-        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database, database:
+        with closing(sqlite3.connect(self._path, timeout=LIMIT_SECONDS)) as database, database:
             database.execute("CREATE TABLE done (id TEXT PRIMARY KEY)")
             database.execute("CREATE TABLE account (name TEXT PRIMARY KEY, cents INTEGER)")
 
     def credit(self, task_id: str, name: str, cents: int) -> None:
         """Add to an account, unless this task has done so before."""
-        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database:
+        with closing(sqlite3.connect(self._path, timeout=LIMIT_SECONDS)) as database:
             database.execute("PRAGMA synchronous = OFF")  # Only processes die here.
             with database:
                 first = database.execute("INSERT OR IGNORE INTO done VALUES (?)", (task_id,))
@@ -112,7 +112,7 @@ class Accounts:
 
     def read(self) -> dict[str, int]:
         """Return how much is in each account."""
-        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as database:
+        with closing(sqlite3.connect(self._path, timeout=LIMIT_SECONDS)) as database:
             return dict(database.execute("SELECT name, cents FROM account"))
 
 
@@ -124,19 +124,24 @@ class Tasks:
         self.facts = facts = Facts(root)
         self.accounts = accounts = Accounts(root)
         url = os.environ.get(STORE_VARIABLE) or root / STORE
-        self.app = app = App(url, sync="os", retries=RETRIES)
+        clock, ticks = system_clock, system_ticks
+        # A server has the clock for all of its clients.
+        if root.exists() and STORE_VARIABLE not in os.environ:
+            shared = SharedClock(root / CLOCK)
+            clock, ticks = shared, shared.ticks
+        self.app = app = App(url, sync="os", retries=RETRIES, clock=clock, ticks=ticks)
         gate = root / GATE
 
         @app.task
         def double(number: int) -> int:
             facts.note()
-            time.sleep(pause_seconds(number))
+            random_pause(random.Random(number), work_seconds_max(number))
             return 2 * number
 
         @app.task
         async def negate(number: int) -> int:
             facts.note()
-            await asyncio.sleep(pause_seconds(number))
+            await random_pause_async(random.Random(number), work_seconds_max(number))
             return -number
 
         @app.task
@@ -147,18 +152,17 @@ class Tasks:
 
         @app.task
         def wait_once(number: int) -> str:
-            """Wait for the gate if it is the first try."""
+            """Wait for the gate in the first attempt."""
             facts.note()
             attempt = current().attempt
-            deadline = time.monotonic() + WAIT_SECONDS_MAX
-            while attempt == 1 and not gate.exists() and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
+            if attempt == 1:
+                wait_until(gate.exists, "the gate is open")
             return f"try {attempt} of {number}"
 
         @app.task(key="key")
         def in_turn(key: str, number: int) -> int:
             facts.note(about=f"{key} {number}")
-            time.sleep(pause_seconds(number))
+            random_pause(random.Random(number), work_seconds_max(number))
             facts.note(ENDED, f"{key} {number}")
             return number
 
@@ -191,7 +195,7 @@ class Tasks:
         return self.app.queue_for("default").count().total == 0
 
     def open_gate(self) -> None:
-        """Let those go on who wait."""
+        """Let the tasks continue that wait for the gate."""
         (self.root / GATE).touch()
 
 
@@ -209,17 +213,14 @@ class Beats(Tasks):
         self.beat: Task[[], None] = beat
 
 
-def pause_seconds(number: int) -> float:
-    """Return how long a task takes: up to 40 ms, and for one in a hundred a fifth of a second."""
-    return 0.2 if number % 100 == 0 else number % 9 * 0.005
+def work_seconds_max(number: int) -> float:
+    """Return how long a task may take: up to 40 ms, and for one in a hundred ten times as long."""
+    return 0.4 if number % 100 == 0 else 0.04
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Return once it is so. Raises AssertionError if no machine is that slow."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to pass: {what}"
-        time.sleep(LOOK_SECONDS)
+def expire_leases(root: Path) -> None:
+    """Let every lease of LONG_SECONDS end now, for all processes with a store under `root`."""
+    SharedClock(root / CLOCK).advance(seconds=LONG_SECONDS + 1)
 
 
 app: Final = Tasks(Path(os.environ.get(ROOT_VARIABLE, "nowhere"))).app

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,13 +16,10 @@ from typing import Final, Self
 
 from segue.clock import system_clock
 from tests.crash.task_apps import ROOT_VARIABLE, WORKER_VARIABLE, Fact
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 SIZES: Final = {"thread": 3, "process": 2, "async": 6}
 """How many tasks a worker of each kind runs at once."""
-GONE_SECONDS: Final = 20.0
-"""How long a process may take to notice that its worker is gone; an idle machine needs 0.1 s."""
-STOP_SECONDS: Final = 60.0
-LOOK_SECONDS: Final = 0.01
 _PROJECT: Final = Path(__file__).parents[2]
 
 
@@ -84,10 +80,7 @@ class Fleet:
         code = life.process.wait()
         life.killed_us = system_clock()
         assert code == -signal.SIGKILL, f"{life.name} ended by itself: {life.output.read_text()}"
-        deadline = time.monotonic() + GONE_SECONDS
-        while left := list(self._processes_of(life)):
-            assert time.monotonic() < deadline, f"left behind by {life.name}: {left}"
-            time.sleep(LOOK_SECONDS)
+        wait_until(lambda: not any(self._processes_of(life)), f"no process of {life.name} is left")
         self.processes_killed += len(theirs)
 
     @property
@@ -104,7 +97,7 @@ class Fleet:
         for life in self._present.values():
             life.process.terminate()
         for life in self._present.values():
-            code = life.process.wait(STOP_SECONDS)
+            code = life.process.wait(LIMIT_SECONDS)
             assert code in {0, -signal.SIGTERM}, f"{life.name}: {life.output.read_text()}"
             assert list(self._processes_of(life)) == []
         self._present.clear()
@@ -156,7 +149,12 @@ class Fleet:
         """Tell whether the worker of a run was killed by then, or said that the lease was lost."""
         life = next(each for each in self.lives if each.name == run.worker)
         is_killed = life.killed_us is not None and life.killed_us < until_us
-        return is_killed or f"task={run.id} " in life.output.read_text()
+        return is_killed or self.has_lost(run)
+
+    def has_lost(self, run: Fact) -> bool:
+        """Report whether the worker of a run logged that it lost the lease on that task."""
+        life = next(each for each in self.lives if each.name == run.worker)
+        return f"task={run.id} " in life.output.read_text()
 
     def _processes_of(self, life: Life) -> Iterator[int]:
         """Yield the processes that run for a worker, itself included; of the dead none."""

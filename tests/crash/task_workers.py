@@ -16,17 +16,20 @@ from segue.errors import StorageFailed, StorageFull
 from segue.tasks import Worker, scheduling
 from segue.tasks.events import EventLog, TaskEvent
 from segue.tasks.scheduling import ScheduleBook, ScheduleState
-from segue.tasks.worker import Kind, settler
+from segue.tasks.worker import Kind, keeper, settler
+from segue.tasks.worker.keeper import Keeper
+from segue.tasks.worker.runs import Run
 from tests.crash.channel import Channel
 from tests.crash.stopping import stop_here
 from tests.crash.task_apps import WORKER_VARIABLE, Beats, Tasks, app
+from tests.waiting import LIMIT_SECONDS
 
 SIZE: Final = 2
 LOCK_SECONDS: Final = 1.0
 TICK_SECONDS: Final = 0.1
-FULL_TIMES: Final = 2
-FULL_PAUSE_SECONDS: Final = 1.6
-DRAIN_SECONDS: Final = 10.0
+FULL_PAUSE_SECONDS: Final = 0.05
+BEATS_PER_LEASE: Final = 36_000
+"""Leases are renewed at every tick of the keeper, 0.1 s."""
 STOPS: Final = "stops"
 
 Append = Callable[[EventLog, Iterable[TaskEvent]], None]
@@ -40,7 +43,7 @@ def main(words: list[str]) -> None:
         kind=cast("Kind", kind),
         min_size=int(size),
         lease_ttl=float(lease_seconds),
-        drain=DRAIN_SECONDS,
+        drain=LIMIT_SECONDS,
         name=os.environ[WORKER_VARIABLE],
     ).run()
 
@@ -52,7 +55,7 @@ def _worker(tasks: Tasks, name: str, lease_seconds: float, *, limit: int | None 
         min_size=SIZE,
         lease_ttl=lease_seconds,
         limit=limit,
-        drain=DRAIN_SECONDS,
+        drain=LIMIT_SECONDS,
         name=name,
     )
 
@@ -61,8 +64,7 @@ def _end_when_told(channel: Channel, worker: Worker) -> None:
     """Stop the worker once there is an order."""
 
     def wait() -> None:
-        while not channel.has_order():
-            time.sleep(TICK_SECONDS)
+        channel.wait_until_told()
         worker.stop()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -82,8 +84,10 @@ def work(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
 
 
 def work_limited(_: Channel, root: Path, name: str, lease_seconds: float, limit: int) -> None:
-    """Work on so many tasks."""
+    """Work on so many tasks. All time that the worker measures follows the shared clock."""
     tasks = Tasks(root)
+    ticks = tasks.app.ticks
+    setattr(time, "monotonic", lambda: ticks() / 1_000_000)  # noqa: B010 - a function for another
     _worker(tasks, name, lease_seconds, limit=limit).run()
     tasks.app.close()
 
@@ -122,23 +126,25 @@ def work_and_stop_before_the_event(
 
 
 def work_on_a_full_disk(channel: Channel, root: Path, name: str, lease_seconds: float) -> None:
-    """Have no room for events at first, for longer than a lease."""
+    """Have no room for events until told. Report the id of each task whose lease is renewed."""
     original = EventLog.append
-    refused: list[int] = []
+    renew = Keeper._renew
 
     def append(self: EventLog, events: Iterable[TaskEvent]) -> None:
-        if len(refused) < FULL_TIMES:
-            refused.append(1)
+        if not channel.has_order():
             raise StorageFull("no space left on device")
         original(self, events)
 
+    def renew_and_report(self: Keeper, run: Run) -> None:
+        renew(self, run)
+        channel.report(run.id)
+
     _replace_append(append)
-    setattr(settler, "FULL_PAUSE_SECONDS", FULL_PAUSE_SECONDS)  # noqa: B010 - it is Final
+    setattr(Keeper, "_renew", renew_and_report)  # noqa: B010 - a method in place of a method
+    vars(keeper)["BEATS_PER_TTL"] = BEATS_PER_LEASE
+    vars(settler)["FULL_PAUSE_SECONDS"] = FULL_PAUSE_SECONDS
     tasks = Tasks(root)
-    worker = _worker(tasks, name, lease_seconds)
-    _end_when_told(channel, worker)
-    worker.run()
-    channel.report(len(refused))
+    _worker(tasks, name, lease_seconds, limit=SIZE).run()
     tasks.app.close()
 
 

@@ -10,28 +10,52 @@ import pytest
 
 import segue
 from segue import Item, QueueRules
-from tests.crash.processes import Child, ForkServer
+from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.queue_flow_roles import pop_by_rate, work_in_groups
-from tests.crash.queue_roles import QUEUE
+from tests.crash.queue_roles import QUEUE, expire_leases, open_store
+from tests.crash.replay import TORTURE, naming_seed, new_seed
+from tests.waiting import random_pause, wait_until
 
 GROUPS: Final = "abcdef"
 MESSAGES: Final = 240
-TTL: Final = 1.0
-"""Long enough that nobody who lives is late with what takes a hundredth of it."""
+ROUNDS: Final = 20 if TORTURE else 1
+WORKERS: Final = 3
 KILLS: Final = 8
-GRACE_SECONDS: Final = 60.0
+LIFE_SECONDS_MAX: Final = 0.06
+"""Before a worker is killed, and again before the others end."""
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+def end(workers: list[Child]) -> None:
+    """Have workers end, which settle what they hold."""
+    for worker in workers:
+        worker.tell("end")
+    for worker in workers:
+        assert worker.join() == 0
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_group_keeps_its_order_though_its_workers_are_killed(
-    scratch: Path, forks: ForkServer, seed: int
+    scratch: Path, forks: ForkServer, round_: int
 ) -> None:
-    """Each delivery is that of the one before once more, or of the next: none is left out."""
+    """Each delivery of a group repeats the message before it, or is the next one.
+
+    In each round one worker is killed and the others end by themselves. Then the lease of the
+    killed one expires.
+    """
+    seed = new_seed()
+    with naming_seed(seed):
+        check_order_under_kills(scratch, forks, seed + round_)
+
+
+def check_order_under_kills(scratch: Path, forks: ForkServer, seed: int) -> None:
+    """Kill workers at moments that follow from `seed`, drain the queue and check the diary."""
     diary = scratch / "diary"
     diary.touch()
     chance = random.Random(seed)
     rules = QueueRules(max_deliveries=None, segment_items=20)
-    with segue.open(scratch / "data", sync="os") as store, ExitStack() as workers:
+    root = scratch / "data"
+    root.mkdir()
+    with open_store(root) as store:
         queue = store.queue(QUEUE, rules)
         queue.push_many(
             [
@@ -39,22 +63,25 @@ def test_a_group_keeps_its_order_though_its_workers_are_killed(
                 for number in range(MESSAGES)
             ]
         )
-
-        def started(number: int) -> Child:
-            own_seed = 100 * seed + number
-            child = forks.start(work_in_groups, scratch / "data", diary, TTL, own_seed)
-            return workers.enter_context(child)
-
-        running = [started(number) for number in range(3)]
         for number in range(KILLS):
-            time.sleep(chance.random() * 0.3)
-            victim = running.pop(chance.randrange(len(running)))
-            victim.kill()
-            victim.join()
-            running.append(started(10 + number))
-        deadline = time.monotonic() + GRACE_SECONDS
-        while queue.count().total and time.monotonic() < deadline:
-            time.sleep(0.02)
+            with ExitStack() as ending:
+                workers = [
+                    ending.enter_context(
+                        forks.start(work_in_groups, root, diary, 1_000 * seed + 10 * number + each)
+                    )
+                    for each in range(WORKERS)
+                ]
+                for worker in workers:
+                    worker.read()
+                random_pause(chance, LIFE_SECONDS_MAX)
+                workers[0].kill()
+                assert workers[0].join() == KILLED
+                random_pause(chance, LIFE_SECONDS_MAX)
+                end(workers[1:])
+            expire_leases(root)
+        with forks.start(work_in_groups, root, diary, seed) as worker:
+            wait_until(lambda: queue.count().total == 0, "all messages are settled")
+            end([worker])
 
         assert queue.count().total == 0
         assert queue.count().dead == 0
@@ -79,9 +106,7 @@ def test_two_processes_share_a_rate(scratch: Path, forks: ForkServer) -> None:
         start = time.monotonic()
         with forks.start(pop_by_rate, scratch) as one, forks.start(pop_by_rate, scratch) as two:
             queue.push_many(bodies)
-            deadline = start + GRACE_SECONDS
-            while queue.count().total and time.monotonic() < deadline:
-                time.sleep(0.005)
+            wait_until(lambda: queue.count().total == 0, "all messages are popped")
             elapsed = time.monotonic() - start
             one.kill()
             two.kill()

@@ -15,22 +15,24 @@ from segue.log.payloads import Payload
 from segue.stores.file.core import QueueCore
 from segue.stores.file.upkeep import Upkeep
 from segue.testing import ManualClock
+from tests.crash.channel import Report
 from tests.crash.processes import Child, ForkServer
 from tests.crash.queue_roles import (
     DONE,
     QUEUE,
     READY,
     be_idle_then_consume,
-    consume_all,
+    consume_until_told,
     push_many_one_by_one,
     wait_for_a_message,
+    wait_until_waiting,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 PUSHERS: Final = 4
 CONSUMERS: Final = 3
 MESSAGES: Final = 400
 """Of each pusher."""
-IDLE_SECONDS: Final = 0.6
 LEDGER_BYTES_MAX: Final = 3_000_000
 
 
@@ -41,15 +43,17 @@ def ledger_bytes(root: Path) -> int:
     )
 
 
-def delivered_to(consumer: Child) -> list[tuple[str, int, str]]:
-    """Return id, attempt and body of all that a consumer reports."""
-    found = []
-    while (report := consumer.read()) != DONE:
-        assert isinstance(report, list)
-        for line in report:
-            id_, attempt, body = str(line).split(" ", 2)
-            found.append((id_, int(attempt), body))
-    return found
+def delivered(report: Report) -> list[tuple[str, int, str]]:
+    """Return id, attempt and body of each message that a consumer reports."""
+    assert isinstance(report, list)
+    lines = [str(line).split(" ", 2) for line in report]
+    return [(id_, int(attempt), body) for id_, attempt, body in lines]
+
+
+def next_report(children: list[Child]) -> Report:
+    """Wait for the next report of any child and return it."""
+    wait_until(lambda: any(child.has_report() for child in children), "a consumer reports")
+    return next(child for child in children if child.has_report()).read()
 
 
 def test_pushers_and_consumers_at_once_lose_nothing_and_an_idle_process_catches_up(
@@ -68,20 +72,22 @@ def test_pushers_and_consumers_at_once_lose_nothing_and_an_idle_process_catches_
             for number in range(PUSHERS)
         ]
         consumers = [
-            forks.start(consume_all, scratch, IDLE_SECONDS, batch)
-            for batch in (1, 2, 7)[:CONSUMERS]
+            forks.start(consume_until_told, scratch, batch) for batch in (1, 2, 7)[:CONSUMERS]
         ]
+        found = [message for consumer in consumers for message in delivered(consumer.read())]
+        for consumer in consumers:
+            consumer.tell("go on")
+        while len(found) < PUSHERS * MESSAGES:
+            found += delivered(next_report(consumers))
+        for consumer in consumers:
+            with consumer:
+                consumer.tell("end")
+                assert consumer.read_rest() == [DONE]
+                assert consumer.join() == 0
         for pusher in pushers:
             with pusher:
                 assert pusher.read() == DONE
-                pusher.join()
-        delivered: list[tuple[str, int, str]] = []
-        for consumer in consumers:
-            with consumer:
-                found = delivered_to(consumer)
-                assert found, "one of the consumers starved"
-                delivered += found
-                consumer.join()
+                assert pusher.join() == 0
         size_bytes = ledger_bytes(scratch)
         with segue.open(scratch, sync="os") as store:
             queue = store.queue(QUEUE)
@@ -95,9 +101,9 @@ def test_pushers_and_consumers_at_once_lose_nothing_and_an_idle_process_catches_
             idle.join()
 
             assert queue.count().total == 1
-    bodies = [body for _, _, body in delivered]
+    bodies = [body for _, _, body in found]
     assert sorted(bodies) == sorted(f"p{n} {m}" for n in range(PUSHERS) for m in range(MESSAGES))
-    assert {attempt for _, attempt, _ in delivered} == {1}
+    assert {attempt for _, attempt, _ in found} == {1}
     assert (counts, body, left) == ([2, 0, 0, 0], "for the idle one", 1)
     assert size_bytes <= LEDGER_BYTES_MAX
 
@@ -110,11 +116,11 @@ def test_a_consumer_that_waits_sees_the_first_message_of_a_priority_nobody_used(
         queue = store.queue(QUEUE)
         queue.push("old", priority=7)
         assert queue.pop() is not None
-        with forks.start(wait_for_a_message, scratch, 20.0) as waiter:
+        with forks.start(wait_for_a_message, scratch) as waiter:
             assert waiter.read() == READY
-            time.sleep(0.1)
+            wait_until_waiting(scratch, waiter.pid)
             queue.push("first of its kind", priority=2)
-            report = waiter.read(timeout_seconds=20)
+            report = waiter.read()
             assert isinstance(report, list)
 
             assert int(report[1]) == 1
@@ -130,11 +136,11 @@ def test_a_push_with_a_delay_wakes_who_waits_when_its_time_has_come(
         queue = store.queue(QUEUE)
         queue.push("old")
         assert queue.pop() is not None
-        with forks.start(wait_for_a_message, scratch, 20.0) as waiter:
+        with forks.start(wait_for_a_message, scratch) as waiter:
             assert waiter.read() == READY
             pushed_us = time.monotonic_ns() // 1000
             queue.push("later", delay=0.3)
-            report = waiter.read(timeout_seconds=20)
+            report = waiter.read()
             assert isinstance(report, list)
 
             assert int(report[0]) - pushed_us >= 299_000
@@ -163,12 +169,12 @@ def test_a_delayed_message_pushed_while_another_process_tidies_up_is_not_deleted
     """
     monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", 6)
     clock = ManualClock()
-    turn_begun, appended = threading.Event(), threading.Event()
+    turn_begun, appending, appended = threading.Event(), threading.Event(), threading.Event()
     carry = Upkeep._carry
 
     def carry_after_the_push(upkeep: Upkeep, key: Key) -> None:
         turn_begun.set()
-        assert appended.wait(10)
+        assert appended.wait(LIMIT_SECONDS)
         carry(upkeep, key)
 
     def opened() -> segue.Store:
@@ -191,7 +197,8 @@ def test_a_delayed_message_pushed_while_another_process_tidies_up_is_not_deleted
         append = log.append
 
         def append_in_the_middle(payload: Payload, *, attr: int = 0) -> Offset:
-            assert turn_begun.wait(10)
+            appending.set()
+            assert turn_begun.wait(LIMIT_SECONDS)
             try:
                 return append(payload, attr=attr)
             finally:
@@ -203,7 +210,7 @@ def test_a_delayed_message_pushed_while_another_process_tidies_up_is_not_deleted
             target=other.push, args=(b"late" * (LARGE_BYTES // 5),), kwargs={"delay": 1}
         )
         pusher.start()
-        time.sleep(0.1)  # Its turn is over by then.
+        assert appending.wait(LIMIT_SECONDS)  # Its turn is over by then.
         while jobs := queue.lease_many(3):
             queue.ack_many(jobs)
         pusher.join()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Final
 
@@ -11,31 +10,36 @@ import pytest
 import segue
 from segue import Queue, QueueRules
 from segue.errors import LeaseLost
-from tests.crash.channel import ChildIsStuck
 from tests.crash.processes import KILLED, ForkServer
 from tests.crash.queue_roles import (
+    BEAT,
     DONE,
+    LONG_SECONDS,
     POISON,
     QUEUE,
     READY,
     REFUSED,
+    clock_of,
+    expire_leases,
     hold_a_lane,
     hold_the_turn,
     lease_and_follow_orders,
+    look_when_told,
+    open_store,
     wait_for_a_message,
-    work_long,
     work_until_poisoned,
+    work_until_told,
 )
-from tests.crash.stopping import stop
+from tests.crash.stopping import stop, wait_until_blocked_by_lock
 
-TTL: Final = 0.25
-GRACE_SECONDS: Final = 20.0
-"""How long we wait for a message whose lease is over: C9 says a second, a busy machine more."""
+SHORT_SECONDS: Final = 0.25
+"""Time to live of a lease that ends by itself."""
+JUMPS: Final = 4
 
 
 def open_here(root: Path, rules: QueueRules | None = None) -> tuple[segue.Store, Queue]:
     """Return the store and its queue for the test itself."""
-    store = segue.open(root, sync="os")
+    store = open_store(root)
     return store, store.queue(QUEUE, rules)
 
 
@@ -51,19 +55,17 @@ def test_a_message_that_kills_its_workers_goes_to_the_dead_letters_and_others_fl
         attempts: list[int] = []
         bodies: list[str] = []
         for _ in range(3):
-            with forks.start(work_until_poisoned, scratch, 0.05) as worker:
+            with forks.start(work_until_poisoned, scratch) as worker:
                 while isinstance(report := worker.read(), str):
                     bodies.append(report)
                 assert isinstance(report, list)
                 attempts += map(int, report)
                 assert worker.join() == KILLED
+            expire_leases(scratch)
         queue.push("last")
-        with forks.start(work_until_poisoned, scratch, 0.05) as worker:
+        with forks.start(work_until_poisoned, scratch) as worker:
             while "last" not in bodies:
-                bodies.append(str(worker.read(timeout_seconds=5)))
-        deadline = time.monotonic() + 0.05 + GRACE_SECONDS
-        while not queue.count().dead and time.monotonic() < deadline:
-            time.sleep(0.01)
+                bodies.append(str(worker.read()))
         letters = list(queue.dead_letters())
 
         assert attempts == [1, 2, 3]
@@ -80,10 +82,11 @@ def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
     store, queue = open_here(scratch)
     with store:
         id_ = queue.push("slow")
-        with forks.start(lease_and_follow_orders, scratch, TTL) as worker:
+        with forks.start(lease_and_follow_orders, scratch, LONG_SECONDS) as worker:
             receipt = str(worker.read())
             stop(worker.pid)
-            job = queue.lease(ttl=30, wait=TTL + GRACE_SECONDS)
+            expire_leases(scratch)
+            job = queue.lease(ttl=LONG_SECONDS, wait=0)
             os.kill(worker.pid, signal.SIGCONT)
             worker.tell("ack")
 
@@ -98,17 +101,17 @@ def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
 def test_a_killed_holder_s_message_is_back_in_time_for_who_waits_and_who_counts(
     scratch: Path, forks: ForkServer
 ) -> None:
-    """C9: within its lease and a second, whichever call of whichever process notices first."""
+    """C9: the end of the lease itself wakes a process that waits."""
     store, queue = open_here(scratch)
     with store:
         queue.push("left behind")
-        with forks.start(lease_and_follow_orders, scratch, TTL) as holder:
+        with forks.start(lease_and_follow_orders, scratch, SHORT_SECONDS) as holder:
             holder.read()
-            with forks.start(wait_for_a_message, scratch, GRACE_SECONDS) as waiter:
+            with forks.start(wait_for_a_message, scratch) as waiter:
                 assert waiter.read() == READY
                 holder.kill()
                 holder.join()
-                report = waiter.read(timeout_seconds=TTL + GRACE_SECONDS)
+                report = waiter.read()
                 assert isinstance(report, list)
                 assert int(report[1]) == 2
                 assert waiter.read() == "left behind"
@@ -123,11 +126,11 @@ def test_any_look_at_the_queue_sees_that_a_lease_is_over(
     store, queue = open_here(scratch)
     with store:
         queue.push("left behind")
-        with forks.start(lease_and_follow_orders, scratch, 0.05) as holder:
+        with forks.start(lease_and_follow_orders, scratch, LONG_SECONDS) as holder:
             holder.read()
             holder.kill()
             holder.join()
-        time.sleep(0.05)
+        expire_leases(scratch)
         match look:
             case "count":
                 assert queue.count().ready == 1
@@ -149,18 +152,24 @@ def test_a_process_killed_in_its_turn_keeps_nobody_out(
     store, queue = open_here(scratch)
     with store:
         queue.push("one")
-        with forks.start(hold_the_turn if hold is hold_the_turn else hold_a_lane, scratch) as child:
-            assert child.read() == READY
-            with forks.start(wait_for_a_message, scratch, GRACE_SECONDS) as waiter:
-                if hold is hold_the_turn:
-                    with pytest.raises(ChildIsStuck):
-                        waiter.read(timeout_seconds=0.1)
-                child.kill()
-                child.join()
-                assert waiter.read(timeout_seconds=5) == READY
-                waiter.read()
-                assert waiter.read() == "one"
-                waiter.join()
+        holding = hold_the_turn if hold is hold_the_turn else hold_a_lane
+        with forks.start(look_when_told, scratch) as waiter:
+            assert waiter.read() == READY
+            with forks.start(holding, scratch) as child:
+                assert child.read() == READY
+                with forks.start(wait_for_a_message, scratch) as newcomer:
+                    waiter.tell("look")
+                    if hold is hold_the_turn:
+                        wait_until_blocked_by_lock(waiter.pid)
+                        assert not waiter.has_report()
+                        assert not newcomer.has_report()
+                    child.kill()
+                    child.join()
+                    assert waiter.read() == READY
+                    assert newcomer.read() == READY
+                    newcomer.read()
+                    assert newcomer.read() == "one"
+                    newcomer.join()
         queue.push("two")
         assert [message.text for message in queue.peek(3)][-1] == "two"
 
@@ -168,16 +177,18 @@ def test_a_process_killed_in_its_turn_keeps_nobody_out(
 def test_a_heartbeat_keeps_the_lease_of_a_long_job_in_a_busy_process(
     scratch: Path, forks: ForkServer
 ) -> None:
-    """Nobody else gets the message though its lease would have ended several times."""
+    """The message stays leased though without heartbeats its lease would have ended."""
     store, queue = open_here(scratch)
     with store:
         queue.push("long")
-        with forks.start(work_long, scratch, 2.0, 4.5) as worker:
-            worker.read()
-            end = time.monotonic() + 4.0
-            while time.monotonic() < end:
+        with forks.start(work_until_told, scratch) as worker:
+            assert worker.read() == READY
+            for _ in range(JUMPS):
+                clock_of(scratch).advance(seconds=0.6 * LONG_SECONDS)
+                # The first heartbeat may have begun before.
+                assert [worker.read(), worker.read()] == [BEAT, BEAT]
                 assert queue.count().leased == 1
-                time.sleep(0.05)
+            worker.tell("end")
 
-            assert worker.read() == DONE
+            assert worker.read_rest()[-1] == DONE
             assert queue.count().total == 0

@@ -1,7 +1,6 @@
 """Servers that are killed under load, and clients that are: what was acknowledged stays, once."""
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -30,8 +29,10 @@ from tests.redis_cluster import RedisCluster
 from tests.redis_proxy import Proxy
 from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, eventually
+from tests.waiting import LIMIT_SECONDS, random_pause
 
-OPTIONS: Final = "retry=30&timeout=1"
+OPTIONS: Final = f"retry={LIMIT_SECONDS:g}&timeout=1"
+MOVE_SECONDS_MAX: Final = 0.04
 WORKERS: Final = 3
 LIFE_SECONDS_MAX: Final = 0.3
 WAYS_TO_FAIL: Final = ["kill", "freeze"]
@@ -80,11 +81,12 @@ def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path)
         ]
         held = store.lock(LOCK, ttl=TTL_SECONDS).acquire()
         load = Load(f"{cluster.url}?{OPTIONS}", queue="mail")
+        chance = random.Random(new_seed())
         with load.running():
             for key in keys:
                 load.wait_for_progress(20)
                 before = cluster.node_of(key)
-                after = cluster.move(key, pause=partial(time.sleep, 0.02))
+                after = cluster.move(key, pause=partial(random_pause, chance, MOVE_SECONDS_MAX))
                 assert cluster.node_of(key) is after is not before
             load.wait_for_progress(20)
         load.check()
@@ -140,12 +142,12 @@ def test_a_line_that_breaks_again_and_again_loses_and_doubles_nothing(scratch: P
         RedisServer(scratch / "server") as server,
         Proxy(server.port) as proxy,
     ):
-        load = Load(f"{proxy.url}?retry=30&timeout=0.2", queue="mail")
+        load = Load(f"{proxy.url}?retry={LIMIT_SECONDS:g}&timeout=0.5", queue="mail")
         breaks = [proxy.cut_once, proxy.cut, proxy.freeze, proxy.lose_answer, proxy.lose_answer]
         with load.running():
             for _ in range(BREAKS):
                 chance.choice(breaks)()
-                time.sleep(chance.uniform(0, BREAK_SECONDS_MAX))
+                random_pause(chance, BREAK_SECONDS_MAX)
                 proxy.restore()
                 load.wait_for_progress(chance.randrange(1, 5))
         load.check()
@@ -202,7 +204,7 @@ def test_clients_that_are_killed_lose_nothing_they_were_told(
                         for number in range(WORKERS)
                     ]
                     told = [[child.read()] for child in children]
-                    time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
+                    random_pause(chance, LIFE_SECONDS_MAX)
                     for child in children:
                         child.kill()
                     for child, part in zip(children, told, strict=True):
@@ -238,7 +240,7 @@ def test_a_lock_whose_holder_was_killed_is_free_when_it_expires(
     ):
         token = holder.read_number()
         holder.kill()
-        held = store.lock(LOCK).acquire(wait=20)
+        held = store.lock(LOCK).acquire(wait=LIMIT_SECONDS)
 
         assert held.token > token
 

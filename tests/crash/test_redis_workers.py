@@ -17,16 +17,16 @@ import pytest
 
 from segue.tasks import Result, State
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.crash.task_apps import STORE_VARIABLE, Tasks, wait_for
+from tests.crash.task_apps import STORE_VARIABLE, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 logger = logging.getLogger(__name__)
 
 TASKS: Final = 5_000 if TORTURE else 300
 KILLS: Final = 20 if TORTURE else 5
 LEASE_SECONDS: Final = 1.0
-RESULT_SECONDS: Final = 100.0
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def kill_on_the_way(fleet: Fleet, tasks: Tasks, chance: random.Random) -> None:
     """Kill workers as tasks are run, and start others in their place."""
     due = sorted(chance.sample(range(TASKS // 20, TASKS * 9 // 10), KILLS))
     for count in due:
-        wait_for(partial(has_run, tasks, count), f"{count} runs")
+        wait_until(partial(has_run, tasks, count), f"{count} runs")
         kind = chance.choice(fleet.kinds)
         fleet.kill(kind)
         fleet.start(kind)
@@ -82,11 +82,11 @@ def test_whoever_is_killed_every_task_on_a_server_is_completed_and_counts_once(
     ):
         for kind in SIZES:
             fleet.start(kind)
-        values = producer.submit(lambda: [each.get(timeout=RESULT_SECONDS) for each in handles])
+        values = producer.submit(lambda: [each.get(timeout=LIMIT_SECONDS) for each in handles])
         kill_on_the_way(fleet, tasks, chance)
 
         assert values.result() == expected
-        wait_for(tasks.is_settled, "every message is acked")
+        wait_until(tasks.is_settled, "every message is acked")
         fleet.stop()
         check_evidence(tasks, fleet, {each.id for each in handles})
 

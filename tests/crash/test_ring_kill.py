@@ -1,7 +1,6 @@
 """Rings and locks whose users are killed at any moment."""
 
 import random
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,8 +24,9 @@ from tests.crash.ring_workers import (
     use_lock_until_killed,
     use_ring_until_killed,
 )
+from tests.waiting import random_pause
 
-SECONDS: Final = 120.0 if TORTURE else 2.5
+KILLS: Final = 600 if TORTURE else 30
 """For each test and setting."""
 PROCESSES: Final = 3
 LIFE_SECONDS_MAX: Final = 0.15
@@ -113,13 +113,12 @@ def _kill_for_a_while(
 
     with ExitStack() as ending:
         children: list[Child] = []
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+        while len(reports) < KILLS:
             while len(children) < PROCESSES:
                 child = start(len(reports) + len(children))
                 ending.callback(child.close)
                 children.append(child)
-            time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
+            random_pause(chance, LIFE_SECONDS_MAX)
             # Now and then all of them: then whoever comes next is alone and recovers.
             for _ in range(PROCESSES if chance.random() < ALL_AT_ONCE else 1):
                 kill(children.pop(0))

@@ -1,6 +1,6 @@
 """Two servers on one directory, and programs beside them that use it without any."""
 
-import time
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,20 +11,21 @@ import segue
 from segue.errors import LeaseLost
 from segue.stores.opening import open_directory
 from tests.crash.processes import KILLED, ForkServer
+from tests.crash.replay import new_seed
 from tests.crash.server_users import (
     DONE,
-    END_SECONDS_MAX,
+    LONG_SECONDS,
     QUEUE,
     STOP,
+    WAIT_SECONDS,
     ServeProcess,
     lease_and_wait,
     push_until_told,
     work_until_told,
 )
+from tests.waiting import random_pause
 
-LEASE_SECONDS: Final = 60.0
-"""Longer than any test: whatever is delivered twice was not lost by time."""
-BUSY_SECONDS: Final = 0.4
+LIFE_SECONDS_MAX: Final = 0.4
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_what_is_pushed_through_one_server_is_had_through_the_other(
             queues[number % 3].push(b"%d" % number)
         found = []
         for number in range(30):
-            job = queues[(number + 1) % 3].lease(ttl=LEASE_SECONDS)
+            job = queues[(number + 1) % 3].lease(ttl=LONG_SECONDS)
             queues[(number + 2) % 3].ack(job.receipt)
             found.append(job.body)
 
@@ -65,18 +66,16 @@ def test_who_waits_at_one_server_is_woken_by_a_push_elsewhere(
     one, other = servers
     where = one.url if pusher == "server" else str(scratch / "store")
     with (
-        forks.start(lease_and_wait, other.url, LEASE_SECONDS) as waiter,
+        forks.start(lease_and_wait, other.url, LONG_SECONDS) as waiter,
         segue.open(where, sync="os") as store,
     ):
         assert waiter.read() == "waiting"
-        time.sleep(BUSY_SECONDS)
-        begun = time.monotonic()
+        other.wait_until_asked_to_wait()
         store.queue(QUEUE).push(b"at last")
         report = waiter.read()
 
         assert isinstance(report, list)
         assert report[0] == "at last"
-        assert time.monotonic() - begun < END_SECONDS_MAX / 3
 
 
 def test_who_waits_at_a_server_that_is_killed_gets_no_message_that_nobody_has(
@@ -84,13 +83,13 @@ def test_who_waits_at_a_server_that_is_killed_gets_no_message_that_nobody_has(
 ) -> None:
     """A message that comes after the kill is there for those at the other server."""
     one, other = servers
-    with forks.start(lease_and_wait, one.patient_url, LEASE_SECONDS) as waiter:
+    with forks.start(lease_and_wait, one.patient_url, LONG_SECONDS) as waiter:
         assert waiter.read() == "waiting"
-        time.sleep(BUSY_SECONDS)
+        one.wait_until_asked_to_wait()
         one.kill()
         with segue.open(other.url) as store:
             store.queue(QUEUE).push(b"for whoever is there")
-            job = store.queue(QUEUE).lease(wait=END_SECONDS_MAX)
+            job = store.queue(QUEUE).lease(wait=WAIT_SECONDS)
             job.ack()
             store.queue(QUEUE).push(b"for who waits")
             one.start()
@@ -108,12 +107,12 @@ def test_leases_of_a_dead_server_are_settled_through_the_other(
     one, other = servers
     with segue.open(f"{one.url}?retry=0") as first, segue.open(other.url) as second:
         first.queue(QUEUE).push_many([b"1", b"2", b"3", b"4"])
-        jobs = first.queue(QUEUE).lease_many(3, ttl=LEASE_SECONDS)
+        jobs = first.queue(QUEUE).lease_many(3, ttl=LONG_SECONDS)
         one.kill()
         queue = second.queue(QUEUE)
         queue.ack(jobs[0].receipt)
         queue.nack(jobs[1].receipt, outcome="release")
-        queue.extend(jobs[2].receipt, ttl=LEASE_SECONDS)
+        queue.extend(jobs[2].receipt, ttl=LONG_SECONDS)
         counts = queue.count()
 
         assert (counts.ready, counts.leased, counts.dead) == (2, 1, 0)
@@ -131,11 +130,12 @@ def test_one_of_two_servers_killed_under_load_loses_nothing(
     pushers = [forks.start(push_until_told, url, number) for number, url in enumerate(places)]
     workers = [forks.start(work_until_told, url) for url in places]
     told: dict[int, list[object]] = {}
+    chance = random.Random(new_seed())
     try:
         firsts = [child.read() for child in pushers]
-        time.sleep(BUSY_SECONDS / 2)
+        random_pause(chance, LIFE_SECONDS_MAX)
         one.kill()
-        time.sleep(BUSY_SECONDS / 2)
+        random_pause(chance, LIFE_SECONDS_MAX)
         one.start()
         for child in pushers + workers:
             child.tell(STOP)
@@ -156,7 +156,7 @@ def test_one_of_two_servers_killed_under_load_loses_nothing(
         queue = store.queue(QUEUE)
         left = []
         while queue.count().total:
-            left += queue.pop_many(1_000, wait=LEASE_SECONDS)
+            left += queue.pop_many(1_000, wait=WAIT_SECONDS)
 
     assert pushed <= set(seen) | {message.text for message in left}
     assert len(acked) == len(set(acked))
@@ -175,7 +175,7 @@ def test_a_client_that_is_killed_leaves_its_lease_to_the_next(
         client.read()
         client.kill()
         assert client.join() == KILLED
-        job = queue.lease(wait=END_SECONDS_MAX)
+        job = queue.lease(wait=WAIT_SECONDS)
 
         assert (job.body, job.attempt) == (b"1", 2)
         job.ack()

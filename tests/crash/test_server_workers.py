@@ -12,9 +12,10 @@ import pytest
 from segue.tasks import State
 from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.crash.server_users import ServeProcess
-from tests.crash.task_apps import STORE_VARIABLE, Tasks, wait_for
+from tests.crash.task_apps import STORE_VARIABLE, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
-from tests.crash.test_redis_workers import RESULT_SECONDS, TASKS, has_run, queue_all
+from tests.crash.test_redis_workers import TASKS, has_run, queue_all
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 KILLS: Final = 20 if TORTURE else 2
 LEASE_SECONDS: Final = 2.0
@@ -22,7 +23,7 @@ LEASE_SECONDS: Final = 2.0
 
 @pytest.fixture
 def server(scratch: Path) -> Iterator[ServeProcess]:
-    with ServeProcess(scratch / "store", sync="os", retry=60) as server:
+    with ServeProcess(scratch / "store", sync="os") as server:
         yield server
 
 
@@ -50,14 +51,14 @@ def test_a_server_that_is_killed_costs_no_task(
     ):
         for kind in SIZES:
             fleet.start(kind)
-        values = producer.submit(lambda: [each.get(timeout=RESULT_SECONDS) for each in handles])
+        values = producer.submit(lambda: [each.get(timeout=LIMIT_SECONDS) for each in handles])
         for count in sorted(chance.sample(range(TASKS // 20, TASKS * 8 // 10), KILLS)):
-            wait_for(partial(has_run, tasks, count), f"{count} runs")
+            wait_until(partial(has_run, tasks, count), f"{count} runs")
             server.kill()
             server.start()
 
         assert values.result() == expected
-        wait_for(tasks.is_settled, "every message is acked")
+        wait_until(tasks.is_settled, "every message is acked")
         fleet.stop()
     found = tasks.app.desk.find(limit=2 * TASKS)
     sums: dict[str, int] = {}

@@ -1,5 +1,4 @@
 import random
-import time
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -21,6 +20,7 @@ from tests.crash.workload import (
     check_records,
     contents_of,
 )
+from tests.waiting import random_pause
 
 VICTIM: Final = Writer(id=1, seed=7)
 SURVIVOR: Final = Writer(id=2, seed=0)
@@ -86,7 +86,7 @@ def test_a_survivor_appends_and_reads_on_while_others_are_killed(
                     victim.read_number() for _ in range(chance.randrange(VICTIM_CALLS_MAX))
                 ]
                 survivor.tell(SURVIVOR_CALLS)
-                time.sleep(chance.uniform(0, DELAY_SECONDS_MAX))
+                random_pause(chance, DELAY_SECONDS_MAX)
                 victim.kill()
                 assert victim.join() == KILLED
                 tried.acknowledged += [

@@ -1,7 +1,6 @@
 """The index of tasks, killed while it takes in events: it is derived, and never differs."""
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -18,6 +17,7 @@ from tests.crash.processes import KILLED, ForkServer
 from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.crash.task_apps import Tasks
 from tests.crash.task_index_users import READY, catch_up_and_die, catch_up_for_ever
+from tests.waiting import random_pause
 
 EVENTS: Final = 600
 IDS: Final = 150
@@ -96,7 +96,7 @@ def test_so_it_is_with_several_who_share_the_index_and_are_killed_at_random(
         try:
             for _ in range(KILLS):
                 tasks.app.log.append(some_events(chance, chance.randrange(1, EVENTS)))
-                time.sleep(chance.uniform(0, 0.03))
+                random_pause(chance, 0.03)
                 with users.pop(chance.randrange(USERS)) as victim:
                     victim.kill()
                     assert victim.join() == KILLED

@@ -6,7 +6,6 @@ on any machine. In the end every task is completed, and every result is there.
 
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,9 @@ import pytest
 
 from segue.tasks import Result, State
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.crash.task_apps import BEGAN, ENDED, Fact, Facts, Tasks, wait_for
+from tests.crash.task_apps import BEGAN, ENDED, Fact, Facts, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
+from tests.waiting import LIMIT_SECONDS, random_pause, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,12 @@ KEYS: Final = 4
 KEYED_TASKS: Final = 2_000 if TORTURE else 300
 KEYED_KILLS: Final = 20 if TORTURE else 4
 LEASE_SECONDS: Final = 1.0
-PROMISED_SECONDS: Final = LEASE_SECONDS + 1.0
-"""A task whose worker died is run again after so long at most, if somebody is free."""
-SLACK_SECONDS: Final = 10.0
-"""What a machine that others use, too, may add to that; an idle one adds nothing."""
+"""Short, so that the tasks of a killed worker run again soon. Living workers may lose leases, too:
+they log it, and the tests allow it."""
+KEYED_LEASE_SECONDS: Final = 3.0
 AGAIN: Final = 0.25
 """How often who was just started is killed again, while it still imports its modules."""
 STARTING_SECONDS_MAX: Final = 0.4
-RESULT_SECONDS: Final = 100.0
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def queue_all(tasks: Tasks, count: int) -> tuple[list[Result[int]], list[int]]:
 
 def wait_for_facts(facts: Facts, count: int) -> None:
     """Return once runs have said so much of themselves."""
-    wait_for(lambda: facts.count() >= count, f"{count} facts")
+    wait_until(lambda: facts.count() >= count, f"{count} facts")
 
 
 def kill_on_the_way(fleet: Fleet, facts: Facts, chance: random.Random) -> None:
@@ -78,7 +76,7 @@ def kill_on_the_way(fleet: Fleet, facts: Facts, chance: random.Random) -> None:
         for kind in victims:
             fleet.start(kind)
         if number != middle and chance.random() < AGAIN:
-            time.sleep(chance.uniform(0, STARTING_SECONDS_MAX))
+            random_pause(chance, STARTING_SECONDS_MAX)
             fleet.kill(victims[0])
             fleet.start(victims[0])
     while fleet.kills < KILLS:
@@ -101,11 +99,11 @@ def test_whoever_is_killed_every_task_is_completed_and_no_result_is_lost(
     ):
         for kind in SIZES:
             fleet.start(kind)
-        values = producer.submit(lambda: [each.get(timeout=RESULT_SECONDS) for each in handles])
+        values = producer.submit(lambda: [each.get(timeout=LIMIT_SECONDS) for each in handles])
         kill_on_the_way(fleet, tasks.facts, chance)
 
         assert values.result() == expected
-        wait_for(tasks.is_settled, "every message is acked")
+        wait_until(tasks.is_settled, "every message is acked")
         fleet.stop()
         check_evidence(tasks, fleet, handles)
 
@@ -137,7 +135,6 @@ def check_evidence(tasks: Tasks, fleet: Fleet, handles: list[Result[int]]) -> No
     assert {task_id for task_id, _ in completed} == ids
     assert set(completed.values()) == {1}
     assert fleet.repeated_for_nothing(facts) == []
-    assert all(wait.seconds < PROMISED_SECONDS + SLACK_SECONDS for wait in waits), waits
     check_accounts(tasks)
     check_records(tasks, ids)
 
@@ -163,24 +160,32 @@ def check_records(tasks: Tasks, ids: set[str]) -> None:
 def test_the_tasks_of_a_killed_worker_go_to_whoever_is_free_once_its_leases_are_over(
     scratch: Path, tasks: Tasks, kind: str
 ) -> None:
-    """Lease and a second: all it held, in the middle of their work; and none before that."""
+    """Another worker runs all tasks that the killed one held in the middle of their work."""
     held = tasks.wait_once.map(range(SIZES[kind]))
     with Fleet(scratch, lease_seconds=LEASE_SECONDS) as fleet:
         fleet.start(kind)
         wait_for_facts(tasks.facts, len(held))
         free = "async" if kind == "thread" else "thread"
         fleet.start(free)
-        tasks.double.enqueue(1).get(timeout=RESULT_SECONDS)  # Ready: it runs tasks.
+        tasks.double.enqueue(1).get(timeout=LIMIT_SECONDS)  # Ready: it runs tasks.
         fleet.kill(kind)
-        values = [each.get(timeout=RESULT_SECONDS) for each in held]
-        wait_for(tasks.is_settled, "all is acked")
+        values = [each.get(timeout=LIMIT_SECONDS) for each in held]
+        wait_until(tasks.is_settled, "all is acked")
         fleet.stop()
-    waits = [wait.seconds for wait in fleet.waits(tasks.facts.read())]
+    facts = tasks.facts.read()
+    waits = [wait.seconds for wait in fleet.waits(facts)]
     logger.info("killed kind=%s waits=%s", kind, ", ".join(f"{wait:.3f}" for wait in waits))
+    last = {fact.id: fact for fact in facts}
 
-    assert values == [f"try 2 of {number}" for number in range(SIZES[kind])]
-    assert len(waits) == len(held)
-    assert max(waits) < PROMISED_SECONDS + SLACK_SECONDS
+    assert [value.partition(" of ")[2] for value in values] == [
+        str(number) for number in range(SIZES[kind])
+    ]
+    assert values == [
+        f"try {last[each.id].attempt} of {number}" for number, each in enumerate(held)
+    ]
+    assert all(last[each.id].attempt > 1 for each in held)
+    assert {last[each.id].worker.partition("-")[0] for each in held} == {free}
+    assert fleet.repeated_for_nothing(facts) == []
     assert fleet.processes_killed == (SIZES[kind] if kind == "process" else 0)
 
 
@@ -191,7 +196,7 @@ def test_tasks_of_one_key_run_one_after_another_whoever_is_killed(
     seed = new_seed()
     chance = random.Random(seed)
     handles = tasks.in_turn.starmap((f"key-{n % KEYS}", n) for n in range(KEYED_TASKS))
-    with naming_seed(seed), Fleet(scratch, lease_seconds=LEASE_SECONDS) as fleet:
+    with naming_seed(seed), Fleet(scratch, lease_seconds=KEYED_LEASE_SECONDS) as fleet:
         for kind in SIZES:
             fleet.start(kind)
         for due in sorted(chance.sample(range(5, 2 * KEYED_TASKS), KEYED_KILLS)):
@@ -199,10 +204,11 @@ def test_tasks_of_one_key_run_one_after_another_whoever_is_killed(
             kind = tasks.facts.read()[-1].worker.partition("-")[0]
             fleet.kill(kind)  # Whoever began last: it is likely to be at it.
             fleet.start(kind)
-        values = [each.get(timeout=RESULT_SECONDS) for each in handles]
-        wait_for(tasks.is_settled, "every message is acked")
+        values = [each.get(timeout=LIMIT_SECONDS) for each in handles]
+        wait_until(tasks.is_settled, "every message is acked")
         fleet.stop()
-        facts = tasks.facts.read_all()
+        # A worker that lost its lease may run the task late. That run has no claim to the key.
+        facts = [fact for fact in tasks.facts.read_all() if not fleet.has_lost(fact)]
 
         assert values == list(range(KEYED_TASKS))
         for number in range(KEYS):

@@ -4,7 +4,6 @@ import logging
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,13 +17,15 @@ from segue.tasks import Worker
 from segue.tasks.scheduling import SCHEDULES_TOPIC, ScheduleBook, ScheduleState
 from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.crash.task_apps import EVERY_SECONDS, Beats, wait_for
+from tests.crash.stopping import wait_until_stopped
+from tests.crash.task_apps import EVERY_SECONDS, Beats
 from tests.crash.task_workers import (
     STOPS,
     beat,
     beat_and_die_before_the_note,
     beat_and_stop_before_the_note,
 )
+from tests.waiting import random_pause, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def fired(beats: Beats) -> int:
 
 def wait_for_firings(beats: Beats, count: int) -> None:
     """Return once so many firings were noted."""
-    wait_for(lambda: fired(beats) >= count, f"{count} firings")
+    wait_until(lambda: fired(beats) >= count, f"{count} firings")
 
 
 class Shift:
@@ -144,12 +145,12 @@ def test_whoever_is_killed_each_moment_of_a_schedule_fires_exactly_once(
             while shift.kills < KILLS:
                 due = fired(beats) + 1
                 wait_for_firings(beats, due)
-                time.sleep(chance.uniform(0, PAUSE_SECONDS_MAX))
+                random_pause(chance, PAUSE_SECONDS_MAX)
                 everybody = chance.random() < EVERYBODY
                 shift.kill(list(shift.present) if everybody else [chance.choice(shift.present)])
             due = fired(beats) + 1
             wait_for_firings(beats, due)
-            wait_for(lambda: len(runs_of(beats)) >= fired(beats), "all have run")
+            wait_until(lambda: len(runs_of(beats)) >= fired(beats), "all have run")
             shift.end()
         finally:
             shift.close()
@@ -206,6 +207,7 @@ def test_who_is_stopped_as_it_fires_and_goes_on_late_changes_nothing(
     """Others took over: what it notes late is older than what is noted, and does not count."""
     with forks.start(beat_and_stop_before_the_note, scratch, "stopped", LEASE_SECONDS) as late:
         assert late.read() == STOPS
+        wait_until_stopped(late.pid)
         shift = Shift(scratch, forks)
         try:
             shift.fill()

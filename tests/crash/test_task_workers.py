@@ -9,14 +9,15 @@ from typing import Final
 
 import pytest
 
-from segue.errors import TaskFailed
+from segue.errors import QueueEmpty, TaskFailed
 from segue.tasks import State
 from segue.tasks.events import TaskEvent
 from tests.crash.processes import KILLED, Child, ForkServer
-from tests.crash.stopping import stop
-from tests.crash.task_apps import POISON_RETRIES, Tasks, wait_for
+from tests.crash.shared_clock import SharedClock
+from tests.crash.stopping import stop, wait_until_stopped
+from tests.crash.task_apps import CLOCK, LONG_SECONDS, POISON_RETRIES, Tasks, expire_leases
 from tests.crash.task_workers import (
-    FULL_TIMES,
+    SIZE,
     STOPS,
     work,
     work_and_die_before_the_ack,
@@ -25,10 +26,9 @@ from tests.crash.task_workers import (
     work_on_a_broken_disk,
     work_on_a_full_disk,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-RESULT_SECONDS: Final = 100.0
-SHORT_LEASE_SECONDS: Final = 1.5
-"""As short as a busy machine lets a worker keep it."""
+JUMPS: Final = 3
 
 
 @pytest.fixture
@@ -50,14 +50,15 @@ def test_a_worker_killed_between_event_and_ack_has_its_task_run_again_and_record
 ) -> None:
     """The result is there at once; the second run says the same under the next attempt."""
     result = tasks.double.enqueue(21)
-    with forks.start(work_and_die_before_the_ack, scratch, "dying", SHORT_LEASE_SECONDS) as child:
+    with forks.start(work_and_die_before_the_ack, scratch, "dying", LONG_SECONDS) as child:
         assert child.join() == KILLED
+    expire_leases(scratch)
     first = result.record()
     assert (first.state, first.attempt, result.get(timeout=0)) == (State.COMPLETED, 1, 42)
     assert [record.id for record in tasks.app.desk.find()] == [result.id]
 
-    with forks.start(work, scratch, "living", SHORT_LEASE_SECONDS) as child:
-        wait_for(tasks.is_settled, "it is acked")
+    with forks.start(work, scratch, "living", LONG_SECONDS) as child:
+        wait_until(tasks.is_settled, "it is acked")
         end(child)
     last = result.record()
     assert (last.state, last.attempt, last.worker) == (State.COMPLETED, 2, "living")
@@ -71,12 +72,13 @@ def test_a_result_that_was_given_out_stays_though_its_worker_died_before_the_las
 ) -> None:
     """With no tries left it is not run again; what is known of it holds: it was completed."""
     result = tasks.once.enqueue(21)
-    with forks.start(work_and_die_before_the_ack, scratch, "dying", SHORT_LEASE_SECONDS) as child:
+    with forks.start(work_and_die_before_the_ack, scratch, "dying", LONG_SECONDS) as child:
         assert child.join() == KILLED
+    expire_leases(scratch)
     assert result.get(timeout=0) == 42
 
-    with forks.start(work, scratch, "living", SHORT_LEASE_SECONDS) as child:
-        wait_for(tasks.is_settled, "it is settled")
+    with forks.start(work, scratch, "living", LONG_SECONDS) as child:
+        wait_until(tasks.is_settled, "it is settled")
         end(child)
     assert result.get(timeout=0) == 42
     assert [record.state for record in tasks.app.desk.find()] == [State.COMPLETED]
@@ -87,10 +89,11 @@ def test_a_dead_letter_keeps_its_cause_though_its_worker_died_before_it_was_buri
 ) -> None:
     """What the task raised is why it is dead; that a worker died, too, explains nothing."""
     result = tasks.fail.enqueue()
-    with forks.start(work_and_die_before_the_ack, scratch, "dying", SHORT_LEASE_SECONDS) as child:
+    with forks.start(work_and_die_before_the_ack, scratch, "dying", LONG_SECONDS) as child:
         assert child.join() == KILLED
-    with forks.start(work, scratch, "living", SHORT_LEASE_SECONDS) as child:
-        wait_for(lambda: tasks.app.queue_for("default").count().dead == 1, "it is buried")
+    expire_leases(scratch)
+    with forks.start(work, scratch, "living", LONG_SECONDS) as child:
+        wait_until(lambda: tasks.app.queue_for("default").count().dead == 1, "it is buried")
         end(child)
 
     with pytest.raises(TaskFailed, match="ValueError: there is no such account"):
@@ -104,11 +107,12 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_dropped(
 ) -> None:
     """The one who took over is who counts, before and after the late one speaks."""
     result = tasks.wait_once.enqueue(7)
-    with forks.start(work_limited, scratch, "stopped", SHORT_LEASE_SECONDS, 1) as late:
-        wait_for(lambda: bool(tasks.facts.read()), "the first run begins")
+    with forks.start(work_limited, scratch, "stopped", LONG_SECONDS, 1) as late:
+        wait_until(lambda: bool(tasks.facts.read()), "the first run begins")
         stop(late.pid)
-        with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
-            assert result.get(timeout=RESULT_SECONDS) == "try 2 of 7"
+        expire_leases(scratch)
+        with forks.start(work, scratch, "other", LONG_SECONDS) as other:
+            assert result.get(timeout=LIMIT_SECONDS) == "try 2 of 7"
             tasks.open_gate()
             os.kill(late.pid, signal.SIGCONT)
             assert late.join() == 0
@@ -131,12 +135,12 @@ def test_a_worker_stopped_where_it_speaks_takes_back_what_it_says_late(
     """It saw its lease held, and then not: the ack is refused by its token, and it says so."""
     tasks.open_gate()
     result = tasks.wait_once.enqueue(7)
-    with forks.start(
-        work_and_stop_before_the_event, scratch, "stopped", SHORT_LEASE_SECONDS
-    ) as late:
+    with forks.start(work_and_stop_before_the_event, scratch, "stopped", LONG_SECONDS) as late:
         assert late.read() == STOPS
-        with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
-            wait_for(tasks.is_settled, "somebody else acks it")
+        wait_until_stopped(late.pid)
+        expire_leases(scratch)
+        with forks.start(work, scratch, "other", LONG_SECONDS) as other:
+            wait_until(tasks.is_settled, "somebody else acks it")
             os.kill(late.pid, signal.SIGCONT)
             assert late.join() == 0
             end(other)
@@ -161,13 +165,14 @@ def test_a_task_that_kills_its_workers_is_a_dead_letter_and_the_others_go_on(
     poison = tasks.poison.enqueue()
     after = tasks.once.using(retries=POISON_RETRIES + 1).map(range(5, 10))
     for number in range(POISON_RETRIES + 1):
-        with forks.start(work, scratch, f"poisoned-{number}", SHORT_LEASE_SECONDS) as child:
+        with forks.start(work, scratch, f"poisoned-{number}", LONG_SECONDS) as child:
             assert child.join() == KILLED
-    with forks.start(work, scratch, "living", SHORT_LEASE_SECONDS) as child:
-        values = [each.get(timeout=RESULT_SECONDS) for each in (*before, *after)]
+        expire_leases(scratch)
+    with forks.start(work, scratch, "living", LONG_SECONDS) as child:
+        values = [each.get(timeout=LIMIT_SECONDS) for each in (*before, *after)]
         with pytest.raises(TaskFailed, match=r"WorkerDied: delivered 3 times"):
-            poison.get(timeout=RESULT_SECONDS)
-        wait_for(tasks.is_settled, "all is settled")
+            poison.get(timeout=LIMIT_SECONDS)
+        wait_until(tasks.is_settled, "all is settled")
         end(child)
 
     assert values == [2 * number for number in range(10)]
@@ -187,19 +192,31 @@ def test_while_the_disk_is_full_leases_are_kept_and_nothing_runs_twice(
     scratch: Path, tasks: Tasks, forks: ForkServer
 ) -> None:
     """Results wait for room, for longer than a lease lasts, and then arrive; once each."""
-    results = tasks.double.map(range(4))
-    with forks.start(work_on_a_full_disk, scratch, "full", SHORT_LEASE_SECONDS) as full:
-        wait_for(lambda: bool(tasks.facts.read()), "the first run begins")
-        with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
-            values = [each.get(timeout=RESULT_SECONDS) for each in results]
-            wait_for(tasks.is_settled, "all is acked")
-            end(other)
-        full.tell("end")
-        assert full.read_rest() == [FULL_TIMES]
+    results = tasks.double.map(range(SIZE))
+    ids = {result.id for result in results}
+    queue = tasks.app.queue_for("default")
+    with forks.start(work_on_a_full_disk, scratch, "full", LONG_SECONDS) as full:
+        wait_for_renewals(full, ids)
+        for _ in range(JUMPS):
+            SharedClock(scratch / CLOCK).advance(seconds=0.6 * LONG_SECONDS)
+            wait_for_renewals(full, ids)
+            with pytest.raises(QueueEmpty):
+                queue.lease(wait=0)
+        full.tell("there is room")
+        values = [each.get(timeout=LIMIT_SECONDS) for each in results]
+        wait_until(tasks.is_settled, "all is acked")
+        full.read_rest()
         assert full.join() == 0
 
-    assert values == [0, 2, 4, 6]
+    assert values == [2 * number for number in range(SIZE)]
     assert set(Counter(fact.id for fact in tasks.facts.read()).values()) == {1}
+
+
+def wait_for_renewals(worker: Child, ids: set[str]) -> None:
+    """Return as soon as each lease was renewed twice. The first time may have begun before."""
+    renewed: Counter[str] = Counter()
+    while any(renewed[each] < 2 for each in ids):
+        renewed[str(worker.read())] += 1
 
 
 def test_a_worker_whose_disk_fails_stops_with_the_error_and_another_finishes_its_work(
@@ -207,14 +224,15 @@ def test_a_worker_whose_disk_fails_stops_with_the_error_and_another_finishes_its
 ) -> None:
     """It acks nothing it could not say; its leases end, and the tasks are run elsewhere."""
     results = tasks.double.map(range(6))
-    with forks.start(work_on_a_broken_disk, scratch, "broken", SHORT_LEASE_SECONDS) as broken:
+    with forks.start(work_on_a_broken_disk, scratch, "broken", LONG_SECONDS) as broken:
         assert broken.read_rest() == ["input/output error"]
         assert broken.join() == 0
     assert not tasks.is_settled()
+    expire_leases(scratch)
 
-    with forks.start(work, scratch, "other", SHORT_LEASE_SECONDS) as other:
-        values = [each.get(timeout=RESULT_SECONDS) for each in results]
-        wait_for(tasks.is_settled, "all is acked")
+    with forks.start(work, scratch, "other", LONG_SECONDS) as other:
+        values = [each.get(timeout=LIMIT_SECONDS) for each in results]
+        wait_until(tasks.is_settled, "all is acked")
         end(other)
     assert values == [0, 2, 4, 6, 8, 10]
     assert {event.worker for event in completions(tasks)} == {"other"}

@@ -11,18 +11,18 @@ import pytest
 
 from segue import Event, Topic, TopicRecord
 from segue.errors import ProducerBusy
-from tests.crash.channel import ChildIsStuck
 from tests.crash.processes import KILLED, Child, ForkServer
-from tests.crash.stopping import stop
+from tests.crash.shared_clock import SharedClock
+from tests.crash.stopping import stop, wait_until_blocked_by_lock
 from tests.crash.topic_members import (
     BUSY,
+    CLOCK,
     GROUP,
     LONG_SECONDS,
     LOST,
     PARTITIONS,
     READY,
     SAVED,
-    WAIT_SECONDS,
     ask,
     be_member,
     be_producer,
@@ -37,7 +37,6 @@ ALL: Final = set(range(PARTITIONS))
 RECORDS: Final = 10
 """In each partition, to begin with."""
 COMMITTED: Final = 4
-TTL: Final = 0.3
 
 
 def fill(topic: Topic, count: int = RECORDS) -> None:
@@ -65,6 +64,11 @@ def topic_at(root: Path, partitions: int = PARTITIONS) -> Iterator[Topic]:
         yield topic
 
 
+def expire_members(root: Path) -> None:
+    """Let the time to live of every member pass. Those that still run renew it."""
+    SharedClock(root / CLOCK).advance(seconds=LONG_SECONDS + 1)
+
+
 @contextmanager
 def stopped(child: Child) -> Iterator[None]:
     """Have a process stopped, and go on in the end whatever happens."""
@@ -77,7 +81,7 @@ def stopped(child: Child) -> Iterator[None]:
 
 def started(child: Child) -> Child:
     """Return a member that has joined."""
-    assert child.read(WAIT_SECONDS) == READY
+    assert child.read() == READY
     return child
 
 
@@ -133,13 +137,14 @@ def test_a_stopped_member_loses_its_partitions_when_its_ttl_is_over(
     scratch: Path, forks: ForkServer
 ) -> None:
     """When it goes on its commits are refused, nothing moves back, and by polling it joins anew."""
-    with topic_at(scratch) as topic, forks.start(be_member, scratch, TTL) as child:
+    with topic_at(scratch) as topic, forks.start(be_member, scratch, LONG_SECONDS) as child:
         started(child)
         ask(child, "join 4")
         commit_some(child)
         tokens = numbers_of(ask(child, "tokens"))
         with topic.group(GROUP).join(ttl=LONG_SECONDS) as member:
             with stopped(child):
+                expire_members(scratch)
                 found = poll_until(member, lambda: member.assignment.keys() == ALL)
                 member.commit()
             refused = [ask(child, order) for order in ("commit 0 1", "show_up", "commit 10 0 1")]
@@ -166,13 +171,14 @@ def test_a_stopped_member_loses_its_partitions_when_its_ttl_is_over(
 def test_a_stopped_member_keeps_its_partitions_while_its_ttl_lasts(
     scratch: Path, forks: ForkServer
 ) -> None:
-    """Who comes meanwhile gets nothing of it; it goes on as if nothing had been."""
+    """A member that joins meanwhile gets none of its partitions, until the last moment."""
     with topic_at(scratch) as topic, forks.start(be_member, scratch, LONG_SECONDS) as child:
         started(child)
         ask(child, "join 4")
         with topic.group(GROUP).join(ttl=LONG_SECONDS) as member:
             with stopped(child):
-                found = [record for _ in range(3) for record in member.poll(timeout=0.4)]
+                SharedClock(scratch / CLOCK).advance(seconds=LONG_SECONDS / 2)
+                found = [record for _ in range(3) for record in member.poll(timeout=0)]
 
             assert (found, member.assignment) == ([], {})
             assert ask(child, "commit") == SAVED
@@ -194,7 +200,7 @@ def test_a_stopped_member_that_is_killed_is_taken_over_at_once(
 
 def test_a_member_stopped_twice_comes_back_twice(scratch: Path, forks: ForkServer) -> None:
     """Each time with new tokens; each time what it committed before counts."""
-    with topic_at(scratch) as topic, forks.start(be_member, scratch, TTL) as child:
+    with topic_at(scratch) as topic, forks.start(be_member, scratch, LONG_SECONDS) as child:
         started(child)
         highest = 0
         for round_ in range(2):
@@ -202,6 +208,7 @@ def test_a_member_stopped_twice_comes_back_twice(scratch: Path, forks: ForkServe
             tokens = numbers_of(ask(child, "tokens"))
             assert min(tokens.values()) > highest
             with topic.group(GROUP).join(ttl=LONG_SECONDS) as member, stopped(child):
+                expire_members(scratch)
                 found = poll_until(member, lambda: member.assignment.keys() == ALL)
                 member.commit()
                 highest = max(member.assignment.values())
@@ -227,7 +234,7 @@ def test_a_killed_member_is_seen_though_the_one_next_to_it_is_busy(
                 child.tell("join 2")
             poll_until(member, lambda: len(member.assignment) == 2)
             for child in (busy, doomed):
-                child.read(WAIT_SECONDS)
+                child.read()
             stop(busy.pid)
             doomed.kill()
             doomed.join()
@@ -248,7 +255,7 @@ def test_when_all_members_are_killed_the_next_one_has_everything(
             for share, child in zip((2, 1, 1), children, strict=True):
                 child.tell(f"join {share}")  # Who came first keeps more.
             for child in children:
-                child.read(WAIT_SECONDS)
+                child.read()
             shares = [numbers_of(ask(child, "tokens")).keys() for child in children]
             for number, child in enumerate(children):
                 mine = " ".join(map(str, sorted(shares[number])))
@@ -277,10 +284,10 @@ def test_a_process_killed_in_a_turn_of_its_group_keeps_nobody_out(
 ) -> None:
     """The lock goes with it, and its partitions do, too."""
     with topic_at(scratch) as topic, forks.start(hold_the_turn, scratch) as child:
-        assert child.read(WAIT_SECONDS) == READY
+        assert child.read() == READY
         with forks.start(be_member, scratch, LONG_SECONDS) as waiter:
-            with pytest.raises(ChildIsStuck):
-                waiter.read(timeout_seconds=0.1)
+            wait_until_blocked_by_lock(waiter.pid)
+            assert not waiter.has_report()
             child.kill()
             child.join()
             started(waiter)
@@ -304,7 +311,7 @@ def test_what_a_living_member_commits_as_it_gives_up_is_not_read_again(
             fill(topic, 1)
             child.tell("join 2")
             mine = poll_until(member, lambda: len(member.assignment) == 2)
-            theirs = child.read(WAIT_SECONDS)
+            theirs = child.read()
             news = places(mine) + places_of(theirs)
 
             assert sorted(news) == everything(RECORDS, RECORDS + 1)
@@ -319,13 +326,13 @@ def test_a_producer_s_name_is_free_once_its_user_is_killed_and_not_while_it_is_s
 ) -> None:
     """One at a time, so that sequence numbers mean something; the next goes on after the last."""
     with topic_at(scratch) as topic, forks.start(be_producer, scratch, "p") as child:
-        assert child.read(WAIT_SECONDS) == -1
+        assert child.read() == -1
         assert ask(child, "first") == 0
         with stopped(child):
             with pytest.raises(ProducerBusy):
                 topic.producer("p")
             with forks.start(be_producer, scratch, "p") as other:
-                assert other.read(WAIT_SECONDS) == BUSY
+                assert other.read() == BUSY
                 assert other.join() == 0
         assert ask(child, "second") == 1
         child.kill()

@@ -13,12 +13,12 @@ import segue
 from segue import Topic, TopicRules
 from segue.log.disk import Disk
 from segue.stores.topic_contract import Member
+from tests.waiting import LIMIT_SECONDS
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
 RULES: Final = TopicRules(segment_bytes=16 * 1024)
 TTL: Final = 3_600
-WAIT_SECONDS: Final = 60.0
 MEETING_SECONDS: Final = 0.8
 """How long one waits for the other to come so far; it may just as well be waiting for us."""
 
@@ -64,7 +64,7 @@ class LingeringDisk(Disk):
         if got and shared and self.is_to_linger:
             self.is_to_linger = False
             self.lingers.set()
-            assert self.goes_on.wait(WAIT_SECONDS)
+            assert self.goes_on.wait(LIMIT_SECONDS)
         return got
 
 
@@ -111,7 +111,7 @@ def test_one_who_joins_while_another_does_is_not_taken_for_dead(scratch: Path) -
         topic.append("first", partition=0)
         disk.await_call("open_to_write", "members", join)
         second = other.group(GROUP).join(ttl=TTL)
-        joining.join(WAIT_SECONDS)
+        joining.join(LIMIT_SECONDS)
         first = members[0]
 
         assert len(topic.group(GROUP).info().members) == 2
@@ -146,7 +146,7 @@ def test_one_who_joins_while_another_looks_whether_it_lives_becomes_a_member(
             members.append(other.group(GROUP).join(ttl=TTL))
         finally:
             lingering.goes_on.set()
-            tidying.join(WAIT_SECONDS)
+            tidying.join(LIMIT_SECONDS)
 
         assert len(members) == 2
         assert len(topic.group(GROUP).info().members) == 2

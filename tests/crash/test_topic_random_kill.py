@@ -33,6 +33,7 @@ from tests.crash.topic_flow import (
     produce,
     row_of,
 )
+from tests.waiting import LIMIT_SECONDS, random_pause
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,7 @@ RECORDS_PER_KILL: Final = 1_000
 AGAIN: Final = 0.3
 """How often the one who was just started is killed again, while it opens what it needs."""
 OPENING_SECONDS_MAX: Final = 0.05
-STUCK_SECONDS: Final = 100.0
-"""Without any progress for so long, something is stuck."""
-LOOK_SECONDS: Final = 0.002
+LOOK_SECONDS_MAX: Final = 0.004
 
 
 class Run:
@@ -104,11 +103,11 @@ class Run:
             progress = sum(each.next_offset + each.committed for each in lag)
             if progress != before:
                 before, moved_at = progress, time.monotonic()
-            assert time.monotonic() < moved_at + STUCK_SECONDS, (
+            assert time.monotonic() < moved_at + LIMIT_SECONDS, (
                 f"stuck: {topic.group(GROUP).info()}"
             )
             yield progress
-            time.sleep(LOOK_SECONDS)
+            random_pause(self._chance, LOOK_SECONDS_MAX)
 
     def _stop_one(self) -> None:
         """Stop one for long enough to be taken for dead, or not."""
@@ -129,7 +128,7 @@ class Run:
         self._end(name)
         self.start(name)
         while self._chance.random() < AGAIN:
-            time.sleep(self._chance.uniform(0, OPENING_SECONDS_MAX))
+            random_pause(self._chance, OPENING_SECONDS_MAX)
             self._end(name)
             self.start(name)
 

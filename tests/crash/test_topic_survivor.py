@@ -5,7 +5,6 @@ Without a recovery in between. `topic_operations.py` says what is done, and by w
 
 import random
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ from tests.crash.topic_evidence import (
     check_partition,
     snapshot_of,
 )
-from tests.crash.topic_members import WAIT_SECONDS
 from tests.crash.topic_operations import (
     ACTS,
     READY,
@@ -50,6 +48,7 @@ from tests.crash.topic_story import (
     make_foreign,
     produced,
 )
+from tests.waiting import wait_until
 
 POINTS: Final = 1_000_000 if TORTURE else 6
 """How many are tried of each act, unless every call of it is."""
@@ -84,9 +83,11 @@ class Survivor:
     def take_all(self) -> None:
         """Take over from whoever is dead, and consume all there is."""
         self.topic.group(GROUP).join(ttl=TTL).close()  # Whoever joins sees who is dead.
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self.member.poll() or len(self.member.assignment) < self.topic.partitions:
-            assert time.monotonic() < deadline, self.member.assignment
+
+        def has_all() -> bool:
+            return not self.member.poll() and len(self.member.assignment) == self.topic.partitions
+
+        wait_until(has_all, "all partitions are assigned and read")
         self.member.commit()
 
     def close(self) -> None:

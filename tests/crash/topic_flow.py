@@ -23,6 +23,7 @@ from segue.errors import PartitionLost
 from segue.log.options import SyncName
 from segue.stores.topic_contract import Member
 from tests.crash.channel import Channel
+from tests.waiting import LIMIT_SECONDS
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
@@ -34,10 +35,8 @@ KEYLESS_EVERY: Final = 9
 DONE: Final = "done"
 WRONG: Final = "wrong"
 POLL_SECONDS: Final = 0.25
-TTL_SECONDS: Final = 60
-"""So long that nobody is taken for dead who lives, however busy the machine: only the killed."""
-BUSY_SECONDS: Final = 100.0
-"""How long a transaction waits for another."""
+TTL_SECONDS: Final = 3_600
+"""Time to live of a member, longer than any test: only killed members are evicted."""
 
 
 Row = tuple[int, int, str, str | None]
@@ -172,7 +171,7 @@ class Sink:
     """What was consumed, and up to where; guarded by the tokens of the assignments."""
 
     def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        self._database = sqlite3.connect(path, timeout=LIMIT_SECONDS, isolation_level=None)
         # No power fails here, and a kill takes nothing from a file.
         self._database.execute("PRAGMA synchronous = OFF")
 

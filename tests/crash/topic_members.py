@@ -12,6 +12,8 @@ from segue.stores.file.topics.group import GroupCore
 from segue.stores.topic_contract import Member
 from tests.crash.channel import Channel, Report
 from tests.crash.processes import Child
+from tests.crash.shared_clock import SharedClock
+from tests.waiting import LIMIT_SECONDS
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
@@ -21,15 +23,17 @@ SAVED: Final = "saved"
 LOST: Final = "lost"
 BUSY: Final = "busy"
 LONG_SECONDS: Final = 3_600.0
-"""A ttl that is not over while any test runs."""
-WAIT_SECONDS: Final = 60.0
-"""How long we wait for what must come, on however busy a machine."""
+"""Time to live of a member. It is over only if a test advances the shared clock."""
+CLOCK: Final = "clock"
+"""File of the shared clock, beside the store's directories."""
 POLL_SECONDS: Final = 0.05
 
 
 def open_topic(root: Path, partitions: int | None = None) -> tuple[segue.Store, Topic]:
-    """Return the store and its topic, which is made if it is said with how many partitions."""
-    store = segue.open(root, sync="os")
+    """Return the store and its topic, which is created if `partitions` are given."""
+    root.mkdir(exist_ok=True)
+    clock = SharedClock(root / CLOCK)
+    store = segue.open(root / "store", sync="os", clock=clock, ticks=clock.ticks)
     return store, store.topic(TOPIC, partitions=partitions)
 
 
@@ -103,7 +107,7 @@ _ACTS: Final[dict[str, Callable[[Member, list[int]], Report]]] = {
 def poll_until(member: Member, condition: Callable[[], bool]) -> list[TopicRecord]:
     """Poll until `condition` holds and nothing more comes; return all that came."""
     records: list[TopicRecord] = []
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while True:
         found = member.poll(1_000, timeout=POLL_SECONDS)
         records += found
@@ -141,7 +145,7 @@ def be_producer(channel: Channel, root: Path, name: str) -> None:
 def ask(child: Child, order: str) -> Report:
     """Tell a child something and return its answer."""
     child.tell(order)
-    return child.read(WAIT_SECONDS)
+    return child.read()
 
 
 def numbers_of(report: Report) -> dict[int, int]:

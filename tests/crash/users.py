@@ -1,6 +1,7 @@
 """What processes do that use one log at the same time, for tests that kill few of them."""
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,12 +11,11 @@ from zlib import crc32
 from segue import Log, Reader, SegueError
 from tests.crash.channel import Channel
 from tests.crash.workload import Attempts, Setting, Writer
+from tests.waiting import LIMIT_SECONDS, random_pause
 
 READY: Final = "ready"
-FOLLOW_TIMEOUT_SECONDS: Final = 30.0
-"""Longer than any machine takes between two records; then a reader gives up."""
 COMMIT_EVERY_ITEMS: Final = 37
-CLEAN_UP_EVERY_SECONDS: Final = 0.002
+PAUSE_SECONDS_MAX: Final = 0.004
 
 
 def digest_of(payloads: Iterable[bytes], *, digest: int = 0) -> int:
@@ -61,7 +61,7 @@ def follow_log(channel: Channel, path: Path, setting: Setting | None, total: int
     with Log(path, read_only=True) if setting is None else setting.open(path) as log:
         channel.report(READY)
         while count < total:
-            assert log.wait(count, timeout=FOLLOW_TIMEOUT_SECONDS), f"nothing after {count}"
+            assert log.wait(count, timeout=LIMIT_SECONDS), f"nothing after {count}"
             for record in log.records(count):
                 assert record.offset == count, f"{record.offset} came instead of {count}"
                 count, digest = count + 1, crc32(record.payload, digest)
@@ -73,7 +73,7 @@ def follow_as(channel: Channel, path: Path, setting: Setting, name: str, total: 
     count = digest = 0
     with setting.open(path) as log, log.reader(name) as reader:
         channel.report(READY)
-        for record in reader.follow(timeout=FOLLOW_TIMEOUT_SECONDS):
+        for record in reader.follow(timeout=LIMIT_SECONDS):
             assert record.offset == count, f"{record.offset} came instead of {count}"
             count, digest = count + 1, crc32(record.payload, digest)
             if count % COMMIT_EVERY_ITEMS == 0 or count == total:
@@ -86,11 +86,12 @@ def follow_as(channel: Channel, path: Path, setting: Setting, name: str, total: 
 def clean_up_until_told(channel: Channel, path: Path, setting: Setting) -> None:
     """Delete what readers have left behind, again and again; report how many segments went."""
     deleted = 0
+    chance = random.Random(os.getpid())
     with setting.open(path) as log:
         channel.report(READY)
         while not channel.has_order():
             deleted += len(log.cleanup())
-            time.sleep(CLEAN_UP_EVERY_SECONDS)
+            random_pause(chance, PAUSE_SECONDS_MAX)
     channel.report(deleted)
 
 
@@ -99,7 +100,7 @@ def tell_when_woken(channel: Channel, path: Path, setting: Setting, times: int) 
     with setting.open(path) as log:
         for _ in range(times):
             channel.report(READY)
-            assert log.wait(log.next_offset, timeout=FOLLOW_TIMEOUT_SECONDS)
+            assert log.wait(log.next_offset, timeout=LIMIT_SECONDS)
             channel.report(time.monotonic_ns())
 
 
