@@ -4,10 +4,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.integration.cli_support import PATIENCE_SECONDS
+from tests.waiting import LIMIT_SECONDS
 
 ENVIRONMENT: Final = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 SERVERS: Final = ("segue serve ", "segue dash ")
@@ -18,8 +19,9 @@ _BEGUN: Final = re.compile(r"(?:serving|showing) .* at http://127\.0\.0\.1:(\d+)
 class PageServer:
     """The server a page has started last; or one on an empty directory, if it starts none."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str] = ENVIRONMENT) -> None:
         self._directory = directory
+        self._environment = environment
         self._errors = directory / ".serve-errors"
         self._process: subprocess.Popen[str] | None = None
         self._port = ""
@@ -42,8 +44,7 @@ class PageServer:
             self._process = subprocess.Popen(
                 [*shlex.split(line, comments=True), "--port", "0"],
                 cwd=self._directory,
-                env=ENVIRONMENT,
-                executable=str(Path(sys.executable).with_name("segue")),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -63,7 +64,7 @@ class PageServer:
         process, self._process = self._process, None
         process.terminate()
         try:
-            code = process.wait(PATIENCE_SECONDS)
+            code = process.wait(LIMIT_SECONDS)
         finally:
             process.kill()
             assert process.stdout is not None

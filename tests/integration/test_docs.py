@@ -1,4 +1,4 @@
-"""Every command, every snippet and every link in the documentation is true."""
+"""Commands, snippets and links of the documentation work, and print what the pages say."""
 
 import os
 import re
@@ -6,13 +6,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.integration.docs_processes import fast_environment
 from tests.integration.docs_server import ENVIRONMENT, SERVERS, PageServer
 from tests.redis_server import LOOPBACK, shared_server
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -31,6 +34,9 @@ DOCS_NAMESPACES = (b"segue:", b"shop:")
 ANYTHING = "…"
 """What stands in a page for what is different each time: the rest of a word, or of a line."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+PAUSE = re.compile(r"^sleep \d+; ")
+TIMED = re.compile(r"^sleep \d+; |--max-time \d+ ")
+"""Marks a line that only reads, and prints what the page says once some time has passed."""
 
 
 class Command(NamedTuple):
@@ -42,6 +48,10 @@ class Command(NamedTuple):
 
 def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def for_real(text: str) -> str:
@@ -66,7 +76,7 @@ def _empty_server() -> Iterator[None]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PageServer]:
     """What a page means by `localhost:8000`, or `8010`."""
-    server = PageServer(tmp_path)
+    server = PageServer(tmp_path, fast_environment())
     yield server
     server.end()
 
@@ -94,7 +104,35 @@ def require_curl(text: str) -> None:
         pytest.skip("curl is missing")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line in a shell. Its standard output and standard error are one stream."""
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=directory,
+        env=fast_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+
+
+def check(line: str, said: str, directory: Path) -> bool:
+    """Run a line and assert that it prints what the page says, or succeeds if that is nothing."""
+    done = shell(line, directory)
+    assert "Traceback" not in done.stdout, line
+    if said:
+        # What curl prints has no newline at its end, where JSON has none.
+        found = done.stdout if done.stdout.endswith("\n") else f"{done.stdout}\n"
+        assert found == said or is_so(found, said), (line, found, said)
+    else:
+        assert done.returncode == 0, (line, done.stdout)
+    return True
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name_of)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, server: PageServer) -> None:
     """One shell session a page, block after block. `make` runs us, so we do not run it."""
     require_curl(page.read_text())
@@ -107,35 +145,38 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, server: P
             said = server.start(command.line)
             assert said == server.for_real(command.prints), command.line
             continue
-        done = subprocess.run(
-            ["bash", "-c", server.for_real(for_real(command.line))],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert "Traceback" not in done.stdout, command.line
-        if command.prints:
-            # What curl prints has no newline at its end, where JSON has none.
-            found = done.stdout if done.stdout.endswith("\n") else f"{done.stdout}\n"
-            said = server.for_real(for_real(command.prints))
-            assert found == said or is_so(found, said), (command.line, found, said)
+        line, said = (server.for_real(for_real(text)) for text in command)
+        if TIMED.search(line) is None:
+            check(line, said, tmp_path)
         else:
-            assert done.returncode == 0, (command.line, done.stdout)
+            # However busy the machine is: the line runs again until the time was enough.
+            wait_until(
+                partial(check, PAUSE.sub("", line), said, tmp_path),
+                f"{line} prints {said}",
+                ignoring=(AssertionError,),
+            )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_snippets_run(page: Path, tmp_path: Path, server: PageServer) -> None:
     """Each Python block is a program of its own."""
     for text in blocks(page, "python"):
         if "segue.spark" in text:
             continue
-        program = server.for_real(for_real(text))
-        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+        run_program(server.for_real(for_real(text)), tmp_path)
+
+
+def run_program(text: str, directory: Path) -> str:
+    """Run a Python program, assert that it succeeds, and return its standard output."""
+    return subprocess.run(
+        ["python", "-c", text],
+        cwd=directory,
+        env=fast_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    ).stdout
 
 
 def test_the_quickstart_is_the_example() -> None:
@@ -158,19 +199,21 @@ def test_a_quickstart_is_short() -> None:
     assert all(len(text.splitlines()) <= 12 for text in blocks(page, "console"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_of_others_is_python(page: Path) -> None:
+def test_code_of_others_is_python() -> None:
     """What a page shows in another library's words, as `py`, is not run but can be read."""
-    for text in blocks(page, "py"):
-        compile(text, page.name, "exec")
+    for page in PAGES:
+        for text in blocks(page, "py"):
+            compile(text, name_of(page), "exec")
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Relative links name files that exist."""
-    targets = LINK.findall(page.read_text())
-
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert [
+        f"{name_of(page)}: {target}"
+        for page in EVERY_PAGE
+        for target in LINK.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ] == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
@@ -181,7 +224,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
         check=False,
     )
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
@@ -15,6 +14,7 @@ from segue.tasks.metrics import Metrics
 from segue.tasks.prometheus import prometheus_collector
 from tests.integration.docs_server import PageServer
 from tests.integration.test_docs import ROOT, blocks
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 PAGE: Final = ROOT / "docs" / "monitoring.md"
 NAME: Final = re.compile(r"\b((?:segue|process)_[a-z_]+[a-z])(?:\{([^}]*)\})?")
@@ -27,17 +27,22 @@ Served = Mapping[str, set[str]]
 """The labels of metrics, by name."""
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Served:
-    """What a real server and a worker tell, once there is something to tell."""
-    server = PageServer(tmp_path)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Metrics of a real server and of a worker, each with at least one sample."""
+    server = PageServer(tmp_path_factory.mktemp("served"))
     address = server.for_real("http://localhost:8000")
-    with urlopen(f"{address}/api/v1/queues/mail/messages", MESSAGE, timeout=60):
+    with urlopen(f"{address}/api/v1/queues/mail/messages", MESSAGE, timeout=LIMIT_SECONDS):
         pass
     text = ""
-    while "segue_queue_messages{" not in text:  # It tells how queues stood a second ago.
-        with urlopen(f"{address}/metrics", timeout=60) as answer:
+
+    def names_the_queue() -> bool:
+        nonlocal text
+        with urlopen(f"{address}/metrics", timeout=LIMIT_SECONDS) as answer:
             text = answer.read().decode()
+        return "segue_queue_messages{" in text
+
+    wait_until(names_the_queue)  # The server samples its queues once a second.
     server.end()
     metrics = Metrics()
     metrics.record("add", "default", "completed", wait_us=10, run_us=10)

@@ -1,8 +1,6 @@
 """What docs/topics.md says in figures and comments is so."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from zlib import crc32
 
@@ -10,7 +8,7 @@ from segue.delivery.partitioning import STICKY_RECORDS, partition_of
 from segue.delivery.topic_record import KEY_BYTES_MAX
 from segue.delivery.topic_rules import PARTITIONS_MAX, TopicRules
 from segue.stores.file.topics.origins import ADOPTIONS_MAX
-from tests.integration.test_docs import ROOT, blocks
+from tests.integration.test_docs import ROOT, blocks, run_program
 
 PAGE = ROOT / "docs" / "topics.md"
 ROW = re.compile(r"^\| (?:`(.+)`|\(empty\)) \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
@@ -29,17 +27,10 @@ def test_the_hash_of_a_key_is_what_the_page_says() -> None:
 def test_the_sink_counts_everything_once(tmp_path: Path) -> None:
     """The page reads all of it twice, and says what the totals are."""
     [program] = [text for text in blocks(PAGE, "python") if "sqlite3" in text]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        check=True,
-        timeout=60,
-        capture_output=True,
-        text=True,
-    )
+    printed = run_program(program, tmp_path)
 
     said = program.partition("fetchall())  # ")[2].partition("\n")[0]
-    assert done.stdout.strip() == said
+    assert printed.strip() == said
 
 
 def test_limits_are_what_the_page_says() -> None:
