@@ -16,10 +16,9 @@ from unittest.mock import patch
 from segue import Log
 from segue.cli import main
 from segue.cli.output import Json
+from tests.waiting import LIMIT_SECONDS
 
 COMMAND: Final = (sys.executable, "-m", "segue")
-PATIENCE_SECONDS: Final = 60
-"""How long a process may take on a machine that is busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ def on_a_terminal(*words: str | Path, typed: str = "") -> str:
         pass  # How a terminal says that nobody is at its other side any longer.
     finally:
         os.close(terminal)
-        process.wait(PATIENCE_SECONDS)
+        process.wait(LIMIT_SECONDS)
     return shown.decode()
 
 

@@ -10,14 +10,14 @@ import segue
 from segue.cli import main
 from segue.stores.topic_contract import TopicReader
 from tests.integration.test_docs import ROOT
+from tests.waiting import LIMIT_SECONDS
 
 SCRIPT: Final = ROOT / "examples" / "backup.sh"
 COPIES: Final = 3
 WAITING_MIN: Final = 300
 """How many messages wait at least, so that there is something to lose."""
-QUEUE_RULES: Final = segue.QueueRules(segment_items=40, lease_ttl=60)
+QUEUE_RULES: Final = segue.QueueRules(segment_items=40, lease_ttl=600)
 TOPIC_RULES: Final = segue.TopicRules(segment_bytes=16 * 1024)
-PATIENCE_SECONDS: Final = 60
 
 
 class Business:
@@ -84,10 +84,12 @@ class Business:
 def copy_of(store: Path, place: Path) -> Path:
     """Make an archive of a store and take out of it again what is in it."""
     place.mkdir()
-    subprocess.run(["sh", SCRIPT, store, place / "copy.tar"], check=True, timeout=60)
+    subprocess.run(["sh", SCRIPT, store, place / "copy.tar"], check=True, timeout=LIMIT_SECONDS)
     target = place / "restored"
     target.mkdir()
-    subprocess.run(["tar", "-xf", place / "copy.tar", "-C", target], check=True, timeout=60)
+    subprocess.run(
+        ["tar", "-xf", place / "copy.tar", "-C", target], check=True, timeout=LIMIT_SECONDS
+    )
     return target
 
 
@@ -112,7 +114,7 @@ def left_for(reader: TopicReader) -> list[str]:
 def test_nothing_is_missing_in_a_copy_of_a_store_that_is_in_use(tmp_path: Path) -> None:
     """What was pushed before it began and not settled by its end is in it, once."""
     with segue.open(tmp_path / "store", sync="os") as store, Business(store) as business:
-        assert business.is_under_way.wait(PATIENCE_SECONDS)
+        assert business.is_under_way.wait(LIMIT_SECONDS)
         for number in range(COPIES):
             before = list(business.pushed)
             path = copy_of(tmp_path / "store", tmp_path / f"{number}")

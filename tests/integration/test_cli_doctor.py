@@ -19,13 +19,13 @@ from segue.server.tokens import add_token, make_token
 from segue.stores.opening import TOKEN_VARIABLE, open_directory
 from tests.integration.cli_support import (
     COMMAND,
-    PATIENCE_SECONDS,
     Answer,
     ask,
     on_a_terminal,
     snapshot,
 )
 from tests.redis_server import LOOPBACK, RedisServer, free_port
+from tests.waiting import LIMIT_SECONDS
 
 OF_A_DIRECTORY: Final = [
     "store",
@@ -225,7 +225,7 @@ def test_a_limit_of_files_too_small_for_a_segment_is_told(store: Path) -> None:
         ["bash", "-c", 'ulimit -f 16; exec "$@"', "-", *COMMAND, "doctor", store],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     found = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
@@ -251,13 +251,13 @@ def test_who_has_the_store_open_is_told(store: Path) -> None:
 # Interrupted -------------------------------------------------------------------------------
 
 SLOW_DISK: Final = """
-import sys, time
+import sys, threading
 from segue.cli import main
 from segue.log.disk import Disk
 
 def slowly(disk, fd):
     print("syncing", flush=True)
-    time.sleep(0.2)
+    threading.Event().wait()
 
 Disk.sync_data = slowly
 sys.exit(main(["doctor", sys.argv[1]]))
@@ -387,7 +387,7 @@ def test_without_the_extra_it_says_how_to_install_it() -> None:
         [sys.executable, "-c", WITHOUT_REDIS],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     [check] = [each for each in json.loads(done.stdout)["checks"] if each["check"] == "redis"]

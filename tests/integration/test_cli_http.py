@@ -15,7 +15,7 @@ from segue.server.building import build_app
 from segue.server.serving import ServerThread
 from segue.server.tokens import add_token, make_token
 from segue.stores.opening import TOKEN_VARIABLE, open_directory
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, ask, fill
+from tests.integration.cli_support import COMMAND, ask, fill
 from tests.integration.test_cli_redis import (
     APP,
     LOCKS,
@@ -28,6 +28,7 @@ from tests.integration.test_cli_redis import (
     told,
 )
 from tests.redis_server import LOOPBACK, free_port
+from tests.waiting import LIMIT_SECONDS
 
 UNREACHABLE: Final = "http://{host}:{port}?retry=0.05"
 
@@ -171,7 +172,7 @@ def test_a_worker_in_a_process_of_its_own_works_through_a_server(url: str, shop:
             result = done("task", "enqueue", shop, "add", "[20, 22]", "--wait", "30s")
         finally:
             worker.terminate()
-            _, err = worker.communicate(timeout=PATIENCE_SECONDS)
+            _, err = worker.communicate(timeout=LIMIT_SECONDS)
     late = ask("task", "enqueue", url, "add", "[1, 1]", "--wait", "10ms")
 
     assert (worker.returncode, b"Traceback" in err) == (0, False)

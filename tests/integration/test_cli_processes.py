@@ -11,7 +11,6 @@ from segue import Log
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import (
     COMMAND,
-    PATIENCE_SECONDS,
     ask,
     fill,
     flip_byte,
@@ -19,6 +18,7 @@ from tests.integration.cli_support import (
     pipe,
     started,
 )
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_a_pipeline_of_appends_and_cats_copies_a_log(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_pipeline_of_appends_and_cats_copies_a_log(tmp_path: Path) -> None:
         ["bash", "-o", "pipefail", "-c", shell, sys.executable, source, tmp_path / "target"],
         check=False,
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
     )
 
     assert (copied.returncode, copied.stderr) == (0, b"")
@@ -43,14 +43,14 @@ def test_lines_of_a_slow_producer_arrive_while_it_pauses(tmp_path: Path) -> None
     path = tmp_path / "log"
     Log(path).close()
     with started("append", path) as append, Log(path, read_only=True) as log:
-        arriving = log.follow("earliest", timeout=PATIENCE_SECONDS)
+        arriving = log.follow("earliest", timeout=LIMIT_SECONDS)
         stdin = pipe(append.stdin)
         seen = []
         for line in (b"one\n", b"two\nthr", b"ee\n"):
             stdin.write(line)
             stdin.flush()
             seen.append(next(arriving).payload)
-        out, _ = append.communicate(b"last", timeout=PATIENCE_SECONDS)
+        out, _ = append.communicate(b"last", timeout=LIMIT_SECONDS)
 
         assert seen == [b"one", b"two", b"three"]
         assert (append.returncode, out) == (0, b"0\t3\t4\n")
@@ -61,10 +61,8 @@ def test_tail_follows_an_appender_in_another_process(tmp_path: Path) -> None:
     path = fill(tmp_path / "log", b"before")
     with started("tail", path, "--limit", "3") as tail:
         first = pipe(tail.stdout).readline()
-        subprocess.run(
-            [*COMMAND, "append", path], input=b"one\ntwo\nthree\n", check=True, capture_output=True
-        )
-        rest, err = tail.communicate(timeout=PATIENCE_SECONDS)
+        assert ask("append", path, stdin=b"one\ntwo\nthree\n").code == 0
+        rest, err = tail.communicate(timeout=LIMIT_SECONDS)
 
     assert (first, rest, err) == (b"before\n", b"one\ntwo\n", b"")
     assert tail.returncode == 0
@@ -80,7 +78,7 @@ def test_a_closed_pipe_ends_cat_quietly(tmp_path: Path) -> None:
         line = stdout.readline()
         stdout.close()
         err = pipe(cat.stderr).read()
-        code = cat.wait(PATIENCE_SECONDS)
+        code = cat.wait(LIMIT_SECONDS)
 
     assert (line, err, code) == (b"x" * 100 + b"\n", b"", ExitCode.PIPE_CLOSED)
 
@@ -92,7 +90,7 @@ def test_a_closed_pipe_ends_tail_although_nothing_comes(tmp_path: Path) -> None:
         line = stdout.readline()
         stdout.close()
         err = pipe(tail.stderr).read()
-        code = tail.wait(PATIENCE_SECONDS)
+        code = tail.wait(LIMIT_SECONDS)
 
     assert (line, err, code) == (b"only\n", b"", ExitCode.PIPE_CLOSED)
 
@@ -102,7 +100,7 @@ def test_ctrl_c_ends_tail_quietly(tmp_path: Path) -> None:
     with started("tail", fill(tmp_path / "log", b"only")) as tail:
         pipe(tail.stdout).readline()
         tail.send_signal(signal.SIGINT)
-        out, err = tail.communicate(timeout=PATIENCE_SECONDS)
+        out, err = tail.communicate(timeout=LIMIT_SECONDS)
 
     assert (out, err, tail.returncode) == (b"", b"", ExitCode.INTERRUPTED)
 
@@ -115,9 +113,9 @@ def test_ctrl_c_during_append_still_tells_what_was_appended(tmp_path: Path) -> N
         stdin = pipe(append.stdin)
         stdin.write(b"one\n")
         stdin.flush()
-        assert log.wait(0, timeout=PATIENCE_SECONDS)
+        assert log.wait(0, timeout=LIMIT_SECONDS)
         append.send_signal(signal.SIGINT)
-        out, err = append.communicate(timeout=PATIENCE_SECONDS)
+        out, err = append.communicate(timeout=LIMIT_SECONDS)
 
     assert (out, err, append.returncode) == (b"0\t0\t1\n", b"", ExitCode.INTERRUPTED)
 
@@ -144,7 +142,7 @@ def test_streams_that_were_closed_before_are_no_traceback(tmp_path: Path) -> Non
             ["bash", "-c", shell.format(verb, closed), sys.executable, path],
             check=False,
             capture_output=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=LIMIT_SECONDS,
         )
 
     append, cat, missing = run("append", "<&-"), run("cat", ">&-"), run("cat", "x 2>&-")
@@ -222,4 +220,4 @@ from segue.cli import main
 assert main(["ls", sys.argv[1]]) == 0
 assert "rich" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=PATIENCE_SECONDS)
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=LIMIT_SECONDS)

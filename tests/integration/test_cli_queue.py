@@ -10,6 +10,7 @@ import typer
 from segue.cli import parsing
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import ask, on_a_terminal, started
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -554,7 +555,7 @@ def test_a_waiting_pop_is_woken_by_a_push(store: Path) -> None:
     ask("queue", "pop", store, "jobs")
     with started("queue", "pop", store, "jobs", "--wait", "forever") as pop:
         push(store, "second")
-        out, err = pop.communicate(timeout=60)
+        out, err = pop.communicate(timeout=LIMIT_SECONDS)
 
     assert (out, err, pop.returncode) == (b"second\n", b"", 0)
 

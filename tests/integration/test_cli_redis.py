@@ -15,10 +15,11 @@ import pytest
 
 from segue.cli import places
 from segue.cli.exits import ExitCode
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, Answer, ask, fill
+from tests.integration.cli_support import COMMAND, Answer, ask, fill
 from tests.redis_cluster import RedisCluster
 from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
+from tests.waiting import LIMIT_SECONDS
 
 PASSWORD: Final = "open-sesame"
 Words = tuple[str, ...]
@@ -390,7 +391,7 @@ def test_whoever_waits_for_a_task_on_a_server_is_told_how_it_ends(
             failed = ask("task", "enqueue", url, "fail", '["snow"]', "--wait", "30s")
         finally:
             waiting.terminate()
-            _, err = waiting.communicate(timeout=PATIENCE_SECONDS)
+            _, err = waiting.communicate(timeout=LIMIT_SECONDS)
     late = ask("task", "enqueue", url, "add", "[1, 1]", "--wait", "10ms")
     cancelled = done("task", "cancel", url, done("task", "ls", url).fields[0][0], "--json").json
 
@@ -652,6 +653,6 @@ def test_help_and_directories_do_without_the_client_of_the_server(tmp_path: Path
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "data")],
         check=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
         stdout=subprocess.DEVNULL,
     )

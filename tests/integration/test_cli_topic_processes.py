@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ import segue
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import (
     COMMAND,
-    PATIENCE_SECONDS,
     ask,
     on_a_terminal,
     pipe,
     started,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 BINARY = bytes(range(256))
 
@@ -34,13 +33,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def append(store: Path, stdin: bytes, *words: str) -> None:
-    subprocess.run(
-        [*COMMAND, "topic", "append", store, "orders", *words],
-        input=stdin,
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    assert ask("topic", "append", store, "orders", *words, stdin=stdin).code == 0
 
 
 def test_a_topic_is_copied_by_a_pipeline(store: Path) -> None:
@@ -58,7 +51,7 @@ def test_a_topic_is_copied_by_a_pipeline(store: Path) -> None:
         ["bash", "-o", "pipefail", "-c", shell, sys.executable, store],
         check=False,
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=LIMIT_SECONDS,
     )
 
     assert (copied.returncode, copied.stderr) == (0, b"")
@@ -76,7 +69,7 @@ def test_tail_follows_producers_in_other_processes(store: Path) -> None:
         append(store, b"a:1\nb:2\n", "-K", ":")
         two = sorted([pipe(tail.stdout).readline(), pipe(tail.stdout).readline()])
         append(store, b"3\n4\n5\n", "-p", "0")
-        rest, err = tail.communicate(timeout=PATIENCE_SECONDS)
+        rest, err = tail.communicate(timeout=LIMIT_SECONDS)
 
     assert (first, two, rest, err) == (b"before\n", [b"1\n", b"2\n"], b"3\n4\n", b"")
     assert tail.returncode == 0
@@ -89,7 +82,7 @@ def test_tail_follows_partitions_that_are_added(store: Path) -> None:
         assert pipe(tail.stdout).readline() == b"one\n"
         grown = ask("topic", "create", store, "orders", "--partitions", "6", "--grow")
         append(store, b"two\n", "-p", "5")
-        rest, err = tail.communicate(timeout=PATIENCE_SECONDS)
+        rest, err = tail.communicate(timeout=LIMIT_SECONDS)
 
     assert (grown.code, rest, err) == (0, b"two\n", b"")
 
@@ -102,7 +95,7 @@ def test_ctrl_c_ends_tail_quietly_and_nothing_is_lost(store: Path, words: list[s
         printed = pipe(tail.stdout).readline()
         _wait_for_commit(store, words)
         tail.send_signal(signal.SIGINT)
-        out, err = tail.communicate(timeout=PATIENCE_SECONDS)
+        out, err = tail.communicate(timeout=LIMIT_SECONDS)
     append(store, b"two\n", "-p", "0")
     again = ask("topic", "tail", store, "orders", "--no-follow", *words)
 
@@ -112,12 +105,8 @@ def test_ctrl_c_ends_tail_quietly_and_nothing_is_lost(store: Path, words: list[s
 
 
 def _wait_for_commit(store: Path, words: list[str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while words and time.monotonic() < deadline:
-        late = ask("topic", "lag", store, "orders", "--max-records", "0").code
-        if late == 0:
-            return
-        time.sleep(0.01)
+    if words:
+        wait_until(lambda: ask("topic", "lag", store, "orders", "--max-records", "0").code == 0)
 
 
 @pytest.mark.parametrize("verb", ["cat", "tail"])
@@ -129,7 +118,7 @@ def test_a_closed_pipe_ends_it_quietly(store: Path, verb: str) -> None:
         line = stdout.readline()
         stdout.close()
         err = pipe(process.stderr).read()
-        code = process.wait(PATIENCE_SECONDS)
+        code = process.wait(LIMIT_SECONDS)
 
     assert (line, err, code) == (b"x\n", b"", ExitCode.PIPE_CLOSED)
 
@@ -141,9 +130,9 @@ def test_ctrl_c_during_append_still_tells_what_was_appended(store: Path) -> None
         stdin.write(b"one\n")
         stdin.flush()
         with segue.open(store) as opened:
-            assert next(opened.topic("orders").follow("earliest", timeout=PATIENCE_SECONDS))
+            assert next(opened.topic("orders").follow("earliest", timeout=LIMIT_SECONDS))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        out, err = process.communicate(timeout=LIMIT_SECONDS)
 
     assert (out, err) == (b"appended\t1\nskipped\t0\npartition\t1\t0\t0\t1\n", b"")
     assert process.returncode == ExitCode.INTERRUPTED
@@ -158,13 +147,13 @@ def test_two_tails_of_a_group_share_the_partitions(store: Path) -> None:
         append(store, b"".join(b"%d\n" % number for number in range(4)), "-p", "3")
         _wait_for_commit(store, ["all"])
         one.send_signal(signal.SIGINT)
-        first, _ = one.communicate(timeout=PATIENCE_SECONDS)
+        first, _ = one.communicate(timeout=LIMIT_SECONDS)
         _wait_for_shares(store, [4])
         append(store, b"last\n", "-p", "0")
         append(store, b"last\n", "-p", "3")
         _wait_for_commit(store, ["all"])
         two.send_signal(signal.SIGINT)
-        second, _ = two.communicate(timeout=PATIENCE_SECONDS)
+        second, _ = two.communicate(timeout=LIMIT_SECONDS)
 
     printed = [_places(out) for out in (first, second)]
     assert len(printed[0]) == 4
@@ -177,14 +166,12 @@ def _places(out: bytes) -> set[tuple[int, int]]:
 
 
 def _wait_for_shares(store: Path, sizes: list[int]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    def is_shared() -> bool:
         members = ask("topic", "groups", store, "orders", "--json").json_rows["members"]
         found = [str(member["partitions"]).count(",") + 1 for member in members]
-        if sorted(found) == sizes and all(member["partitions"] for member in members):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"partitions were never shared as {sizes}")
+        return sorted(found) == sizes and all(member["partitions"] for member in members)
+
+    wait_until(is_shared, f"partitions are shared as {sizes}")
 
 
 def test_an_import_that_was_killed_is_finished_by_running_it_again(
@@ -200,7 +187,7 @@ def test_an_import_that_was_killed_is_finished_by_running_it_again(
             [*COMMAND, *words, "--batch", "100"], stdin=stdin, stdout=subprocess.DEVNULL
         )
         with process, segue.open(store) as opened:
-            next(opened.topic("orders").follow("earliest", timeout=PATIENCE_SECONDS))
+            next(opened.topic("orders").follow("earliest", timeout=LIMIT_SECONDS))
             process.kill()
     again = ask(*words, "--sync", "os", stdin=source.read_bytes())
     printed = ask("topic", "cat", store, "orders").lines
@@ -223,7 +210,7 @@ def test_long_work_shows_how_far_it_is(store: Path, tmp_path: Path) -> None:
             stderr=process_side,
             env={**os.environ, "TERM": "xterm-256color"},
             check=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=LIMIT_SECONDS,
         )
     os.close(process_side)
     bar = os.read(terminal, 65536)

@@ -6,9 +6,9 @@ import pty
 import re
 import signal
 import subprocess
-import time
+import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,11 @@ from segue.cli.exits import ExitCode
 from segue.cli.output import Json, Rows
 from segue.cli.top import look
 from segue.cli.top_frame import sections
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, Answer, ask
+from segue.clock import system_clock, system_ticks
+from segue.stores.opening import open_directory
+from tests.integration.cli_support import COMMAND, Answer, ask
+from tests.integration.server_support import Failures
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 APP: Final = """
 import logging
@@ -57,6 +61,9 @@ def send() -> None: ...
 """
 
 
+AGE_US: Final = 3_600_000_000
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with an App in the module "shop", and a store "data" to be; we are in it."""
@@ -78,14 +85,6 @@ def record(task_id: str, store: str = "data") -> dict[str, Json]:
     return ask("task", "show", store, task_id, "--json").json
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Return once it holds."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.02)
-
-
 @contextmanager
 def working(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of "shop", with files in place of its pipes: its children may outlive it."""
@@ -100,12 +99,12 @@ def working(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-            process.wait(PATIENCE_SECONDS)
+            process.wait(LIMIT_SECONDS)
 
 
 def end_of(process: subprocess.Popen[bytes]) -> Answer:
     """Wait for a worker and return what it said."""
-    code = process.wait(PATIENCE_SECONDS)
+    code = process.wait(LIMIT_SECONDS)
     return Answer(code=code, out=Path("out").read_bytes(), err=Path("err").read_text())
 
 
@@ -113,6 +112,36 @@ def worked(*words: str) -> Answer:
     """Run a worker to its end."""
     with working(*words) as process:
         return end_of(process)
+
+
+def asked_elsewhere(commands: list[list[str]]) -> list[Answer]:
+    """Run commands one after the other in one new process, which may import modules from here."""
+    code = (
+        "import json, sys\n"
+        "from tests.integration.cli_support import ask\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    done = ask(*words)\n"
+        "    print(json.dumps([done.code, done.out.decode(), done.err]))\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(commands)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+    )
+    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    return [Answer(code=code, out=out.encode(), err=err) for code, out, err in lines]
+
+
+def later() -> int:
+    """Return a time after which every lease here has expired."""
+    return system_clock() + AGE_US
+
+
+def later_ticks() -> int:
+    """Return the same for the clock that measures durations."""
+    return system_ticks() + AGE_US
 
 
 def has_begun() -> bool:
@@ -149,9 +178,9 @@ def test_a_signal_drains(shop: Path, number: int) -> None:
     """What runs is finished, what waits is left, and the exit code is 0."""
     first, second = enqueue("wait_at_gate"), enqueue("wait_at_gate")
     with working("--max", "1", "--json") as process:
-        until(has_begun)
+        wait_until(has_begun)
         process.send_signal(number)
-        until(is_draining)
+        wait_until(is_draining)
         Path("gate").touch()
         answer = end_of(process)
 
@@ -166,9 +195,9 @@ def test_a_second_signal_gives_back_what_runs(shop: Path, kind: str) -> None:
     """It is as if the task had never been taken."""
     task_id = enqueue("wait_at_gate")
     with working("--kind", kind, "--max", "1", "--json") as process:
-        until(has_begun)
+        wait_until(has_begun)
         process.send_signal(signal.SIGTERM)
-        until(is_draining)
+        wait_until(is_draining)
         process.send_signal(signal.SIGTERM)
         answer = end_of(process)
 
@@ -180,10 +209,12 @@ def test_a_second_signal_gives_back_what_runs(shop: Path, kind: str) -> None:
 def test_the_task_of_a_killed_worker_is_done_by_the_next(shop: Path) -> None:
     """Once its lease has ended, as a second attempt."""
     task_id = enqueue("wait_at_gate")
-    with working("--lease", "1s") as process:
-        until(has_begun)
+    with working("--lease", "600s") as process:
+        wait_until(has_begun)
         process.kill()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(LIMIT_SECONDS)
+    with open_directory(shop / "data", clock=later, ticks=later_ticks) as store:
+        assert store.queue("default").count().ready == 1  # Its lease has expired by this clock.
     Path("gate").touch()
     answer = worked("--limit", "1", "--json")
 
@@ -288,71 +319,68 @@ def test_prometheus_is_answered(shop: Path) -> None:
     """On this machine alone, for as long as the worker works."""
     enqueue("add", "[1, 2]")
     with working("--metrics", "0") as process:
-        until(lambda: "metrics at" in Path("err").read_text())
+        wait_until(lambda: "metrics at" in Path("err").read_text())
         found = re.search(r"http://127\.0\.0\.1:\d+/metrics", Path("err").read_text())
         assert found is not None
         wanted = 'segue_tasks_completed_total{queue="default",task="add"} 1.0'
 
         def is_counted() -> bool:
-            with urllib.request.urlopen(found[0], timeout=PATIENCE_SECONDS) as page:
+            with urllib.request.urlopen(found[0], timeout=LIMIT_SECONDS) as page:
                 return wanted in page.read().decode()
 
-        until(is_counted)
+        wait_until(is_counted)
         process.send_signal(signal.SIGTERM)
         answer = end_of(process)
 
     assert answer.code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere:app"], "there is no module 'nowhere'; looked in"),
-        (
-            ["shop.py"],
-            "'shop.py' is a file; give the module as Python imports it, such as shop:app",
-        ),
-        (["shop:nobody"], "shop has no 'nobody'; its Apps are: app"),
-        (["shop:add"], "shop:add is no App but a Task"),
-        (["wrong:app"], "wrong cannot be imported: ZeroDivisionError: division by zero"),
-        (["needy:app"], "needy imports 'missing_thing', which is not installed (needy.py, line 1)"),
-    ],
-)
-def test_an_app_that_cannot_be_had_is_told_exactly(shop: Path, words: list[str], said: str) -> None:
+CANNOT_BE_HAD: Final = {
+    "nowhere:app": "there is no module 'nowhere'; looked in",
+    "shop.py": "'shop.py' is a file; give the module as Python imports it, such as shop:app",
+    "shop:nobody": "shop has no 'nobody'; its Apps are: app",
+    "shop:add": "shop:add is no App but a Task",
+    "wrong:app": "wrong cannot be imported: ZeroDivisionError: division by zero",
+    "needy:app": "needy imports 'missing_thing', which is not installed (needy.py, line 1)",
+}
+
+
+def test_an_app_that_cannot_be_had_is_told_exactly(shop: Path) -> None:
     """In one line, with exit code 3."""
     (shop / "wrong.py").write_text("1 / 0\n")
     (shop / "needy.py").write_text("import missing_thing\n")
-    done = subprocess.run(
-        [*COMMAND, "worker", *words, "--burst"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    commands = [["worker", app, "--burst"] for app in CANNOT_BE_HAD]
+    failures = Failures()
+    for done, (app, said) in zip(asked_elsewhere(commands), CANNOT_BE_HAD.items(), strict=True):
+        with failures.case(app):
+            assert (done.code, done.out) == (ExitCode.NOT_FOUND, b"")
+            assert done.err.startswith(f"segue: {said}")
+            assert done.err.count("\n") == 1
 
-    assert (done.returncode, done.stdout) == (ExitCode.NOT_FOUND, "")
-    assert done.stderr.startswith(f"segue: {said}")
-    assert done.stderr.count("\n") == 1
+    failures.check()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--memory", "1GiB"], "needs --kind process"),
-        (["--once", "--limit", "3"], "one task, one slot"),
-        (["--queues", "mail,"], "no list of names"),
-        (["--min", "5", "--max", "2"], "max"),
-        (["--drain", "soon"], "no duration"),
-        (["--kind", "goroutine"], "thread"),
-    ],
-)
-def test_what_does_not_fit_is_refused(shop: Path, words: list[str], said: str) -> None:
+DOES_NOT_FIT: Final = {
+    "--memory 1GiB": "needs --kind process",
+    "--once --limit 3": "one task, one slot",
+    "--queues mail,": "no list of names",
+    "--min 5 --max 2": "max",
+    "--drain soon": "no duration",
+    "--kind goroutine": "thread",
+}
+
+
+def test_what_does_not_fit_is_refused(shop: Path) -> None:
     """Before anything is taken."""
     task_id = enqueue("add", "[1, 2]")
-    answer = worked("--burst", *words)
+    commands = [["worker", "shop:app", "--burst", *words.split()] for words in DOES_NOT_FIT]
+    failures = Failures()
+    for answer, (words, said) in zip(asked_elsewhere(commands), DOES_NOT_FIT.items(), strict=True):
+        with failures.case(words):
+            assert (answer.code, answer.out) == (ExitCode.USAGE, b"")
+            assert said in answer.err
 
-    assert (answer.code, answer.out) == (ExitCode.USAGE, b"")
-    assert said in answer.err
+    failures.check()
     assert record(task_id)["state"] == "pending"
 
 
@@ -363,12 +391,12 @@ def test_top_shows_who_works_on_what(shop: Path) -> None:
     """And that a worker with a task is not to be stopped, while an idle one may be."""
     task_id = enqueue("wait_at_gate")
     with working("--name", "ada", "--min", "2", "--max", "3") as process:
-        until(has_begun)
-        until(lambda: worker_seen().get("running") == "wait_at_gate")
+        wait_until(has_begun)
+        wait_until(lambda: worker_seen().get("running") == "wait_at_gate")
         busy = seen()
         plain = ask("top", "data", "--every", "100ms").fields
         Path("gate").touch()
-        until(lambda: worker_seen().get("safe_to_stop") is True)
+        wait_until(lambda: worker_seen().get("safe_to_stop") is True)
         idle = seen()
         process.send_signal(signal.SIGTERM)
         end_of(process)
@@ -449,7 +477,7 @@ def test_top_on_a_terminal_goes_on_until_interrupted(shop: Path) -> None:
         pass  # How a terminal says that nobody is at its other side any longer.
     finally:
         os.close(terminal)
-        code = process.wait(PATIENCE_SECONDS)
+        code = process.wait(LIMIT_SECONDS)
 
     assert code == ExitCode.INTERRUPTED
     assert b"Traceback" not in shown

@@ -19,9 +19,10 @@ from segue.errors import LogReadOnly
 from segue.server.serving import PortInUse, listen
 from segue.server.tokens import add_token, make_token, tokens_path
 from segue.stores.opening import open_http
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS, ask, pipe, snapshot, started
+from tests.integration.cli_support import COMMAND, ask, pipe, snapshot, started
 from tests.redis_server import RedisServer
 from tests.unit.server_support import until
+from tests.waiting import LIMIT_SECONDS
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def shown(store: Path | str, *words: str) -> Iterator[tuple[subprocess.Popen[byt
 
 def got(url: str, path: str, method: str = "GET", token: str = "") -> tuple[int, bytes]:
     """Return the status and the body of an answer."""
-    line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_SECONDS)
+    line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=LIMIT_SECONDS)
     try:
         line.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = line.getresponse()
@@ -75,7 +76,7 @@ def test_a_store_is_shown_until_a_signal_comes(tmp_path: Path, number: signal.Si
         assert json.loads(got(url, "/api/v1/queues")[1]) == {"queues": ["mail"]}
         process.send_signal(number)
 
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(LIMIT_SECONDS) == 0
         assert pipe(process.stderr).read() == b""
 
 
@@ -189,7 +190,7 @@ def test_a_browser_is_opened_where_there_is_one(tmp_path: Path, words: tuple[str
             until(opened.exists)
         process.terminate()
 
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(LIMIT_SECONDS) == 0
         assert said.decode().startswith(f"showing {tmp_path / 'data'} at http://127.0.0.1:")
         assert page.endswith("/dash/")
         assert (opened.read_text() if opened.exists() else "") == ("" if words else page)
@@ -276,7 +277,7 @@ def test_the_dashboard_needs_no_more_than_the_extra_of_the_server(tmp_path: Path
         f"sys.exit(main(['dash', {str(tmp_path / 'data')!r}]))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=PATIENCE_SECONDS
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=LIMIT_SECONDS
     )
 
     assert found.returncode == 5

@@ -26,6 +26,7 @@ from tests.crash.users import (
     wait_idle,
 )
 from tests.crash.workload import SHARED, Attempts, Setting, Writer, check_intact, check_records
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ CALLS: Final = 200
 WAKE_UPS: Final = 50
 IDLE_SECONDS: Final = 2.0
 IDLE_SHARE_MAX: Final = 0.02
-PATIENCE_SECONDS: Final = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_waiting_reader_in_another_process_is_woken(
     with setting.open(path) as log, forks.start(tell_when_woken, path, setting, WAKE_UPS) as child:
         for number in range(WAKE_UPS):
             assert child.read() == READY
-            _until(lambda: _pipes(path) != [])
+            wait_until(lambda: _pipes(path) != [])
             before_ns = time.monotonic_ns()
             log.append(b"wake up")
             taken_us.append((child.read_number() - before_ns) // 1000)
@@ -262,13 +262,13 @@ def test_the_pipe_of_a_killed_waiter_is_cleared_away(scratch: Path, forks: ForkS
     """The next append finds nobody at the other end and removes it; others are still woken."""
     setting, path = Setting(sync="os"), scratch / "log"
     with setting.open(path) as log:
-        with forks.start(wait_idle, path, setting, PATIENCE_SECONDS) as victim:
-            _until(lambda: len(_pipes(path)) == 1)
+        with forks.start(wait_idle, path, setting, LIMIT_SECONDS) as victim:
+            wait_until(lambda: len(_pipes(path)) == 1)
             victim.kill()
             assert victim.join() == KILLED
         (dead,) = _pipes(path)
         with forks.start(tell_when_woken, path, setting, 1) as child:
-            _until(lambda: len(_pipes(path)) == 2)
+            wait_until(lambda: len(_pipes(path)) == 2)
             log.append(b"wake up")
             assert child.read() == READY
             child.read_number()
@@ -312,11 +312,3 @@ def _append_all(
 def _pipes(path: Path) -> list[Path]:
     """Return the pipes of those who wait."""
     return [pipe for pipe in (path / "wake").glob("*") if not pipe.name.startswith(".")]
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds: for what other processes do without telling."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

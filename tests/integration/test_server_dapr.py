@@ -13,8 +13,8 @@ import pytest
 from segue import QueueRules
 from tests.contract.worlds import HttpWorld
 from tests.integration.server_support import Client, served
+from tests.waiting import LIMIT_SECONDS
 
-SDK_SECONDS_MAX: Final = 60
 ACTOR: Final = "/v1.0/actors/PushPopActor"
 
 SCRIPT: Final = """
@@ -96,7 +96,7 @@ def test_the_sdk_pushes_and_pops(scratch: Path) -> None:
             env={**os.environ, "DAPR_HTTP_ENDPOINT": server.url, "NO_PROXY": "127.0.0.1"},
             capture_output=True,
             text=True,
-            timeout=SDK_SECONDS_MAX,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
     assert done.returncode == 0, done.stderr
