@@ -2,12 +2,13 @@
 
 import { Live } from "./live.js";
 import { Problem, get, token } from "./api.js";
-import { here, link } from "./router.js";
+import { arrive, go, here, link } from "./router.js";
 import { failure } from "./parts.js";
 import { h, morph } from "./dom.js";
 import { at, count, seconds, zone } from "./format.js";
 import { setUpActs } from "./acts.js";
 import { closeMenu, setUpKeys, setUpMenu, setUpTheme } from "./frame.js";
+import { paint } from "./pressing.js";
 import { noteOverview } from "./recent.js";
 import * as audit from "./audit.js";
 import * as letters from "./letters.js";
@@ -67,12 +68,27 @@ function put(place, ...children) {
 let latest = null; // The last overview.
 let shown = null; // The screen that is shown: {screen, place, data, visit}.
 let visit = 0;
+let visited = null; // The address of the last navigation.
+let draws = 0;
 let timer = 0;
+
+// <html data-ready="#/queues/mail 7"> names the address whose screen is drawn, and counts the draws
+// since the page was opened. It is absent from the start of a navigation, or of a refresh by hand,
+// until the answer is drawn. Scripts and tests wait for it.
+function setReady(now) {
+  if (now && now.answered < now.wanted) return;
+  draws += 1;
+  document.documentElement.dataset.ready = `${visited || "#/"} ${draws}`;
+}
+
+function clearReady() {
+  delete document.documentElement.dataset.ready;
+}
 
 // Screens ----------------------------------------------------------------------------------------
 
 function found() {
-  const { parts, query } = here();
+  const { parts, query } = arrive();
   for (const [pattern, screen] of SCREENS) {
     const steps = pattern.split("/").filter(Boolean);
     if (steps.length !== parts.length) continue;
@@ -88,13 +104,15 @@ function found() {
 
 async function navigate() {
   clearTimeout(timer);
+  clearReady();
   closeMenu();
+  visited = location.hash;
   const there = found();
   visit += 1;
   showNav();
   if (!there) {
     shown = null;
-    main.removeAttribute("aria-busy");
+    showIdle();
     document.title = "Not found · Segue";
     main.replaceChildren(
       h(
@@ -104,13 +122,21 @@ async function navigate() {
         h("p", {}, h("a", { href: "#/" }, "To the overview")),
       ),
     );
+    setReady();
     return;
   }
   const isSame = shown && shown.screen === there.screen && sameNames(shown.place, there.place);
-  shown = { ...there, visit, data: null, isFirst: true, isSame, asked: 0, answered: 0 };
+  shown = { ...there, visit, data: null, isFirst: true, isSame, asked: 0, answered: 0, wanted: 1 };
   document.title = `${there.screen.title(there.place)} · Segue`;
   main.setAttribute("aria-busy", "true");
+  // Until the new screen is drawn, the old one takes no clicks: they were meant for the new one.
+  main.inert ||= !isSame;
   await load(shown);
+}
+
+function showIdle() {
+  main.removeAttribute("aria-busy");
+  main.inert = false;
 }
 
 function sameNames(one, other) {
@@ -135,19 +161,10 @@ async function load(now) {
       return;
     }
     now.failed = error;
-    if (!now.data)
-      main.replaceChildren(
-        h(
-          "div.page",
-          {},
-          h("h1", { tabindex: "-1" }, now.screen.title(now.place)),
-          failureOf(error),
-        ),
-      );
-    else if (error.status !== 0 || !live.isOld) draw(now); // Else the banner tells it.
+    if (!now.data || error.status !== 0 || !live.isOld) draw(now);
+    else setReady(now); // The banner tells it.
   } finally {
     if (now === shown) {
-      main.removeAttribute("aria-busy");
       clearTimeout(timer);
       timer = setTimeout(() => again(now), now.screen.every_ms || EVERY_MS);
     }
@@ -169,6 +186,24 @@ function again(now) {
 }
 
 function draw(now) {
+  paint("screen", () => {
+    if (now !== shown) return;
+    showIdle(); // First: what is inert cannot take the focus.
+    if (now.data) drawNow(now);
+    else
+      main.replaceChildren(
+        h(
+          "div.page",
+          {},
+          h("h1", { tabindex: "-1" }, now.screen.title(now.place)),
+          failureOf(now.failed),
+        ),
+      );
+    setReady(now);
+  });
+}
+
+function drawNow(now) {
   now.place.overview = latest;
   let fresh;
   try {
@@ -209,8 +244,11 @@ function marksOf(element) {
 }
 
 async function refresh() {
+  if (shown) shown.wanted = shown.asked + 1;
+  clearReady();
   if (live.isPaused) await takeOnce(); // Else it comes by itself.
   if (shown) load(shown);
+  else setReady();
 }
 
 // The overview, where none comes by itself: who may act is told there.
@@ -263,6 +301,10 @@ const STATES = {
 };
 
 function showState(state) {
+  paint("state", () => showStateNow(state));
+}
+
+function showStateNow(state) {
   const [text, tone] = STATES[state];
   const { isOld } = live;
   put(
@@ -290,10 +332,14 @@ function oldNote(state) {
   return h(
     "div.old-note",
     {},
-    state === "stale" ? "No new figures come" : "Not connected",
-    live.last_ms ? [": what is shown is old, of ", at(live.last_ms * 1000)] : null,
-    ". ",
-    state === "disconnected" ? h("span", { "aria-hidden": "true" }, trying, " ") : null,
+    h(
+      "span",
+      {},
+      state === "stale" ? "No new figures come" : "Not connected",
+      live.last_ms ? [": what is shown is old, of ", at(live.last_ms * 1000)] : null,
+      ". ",
+      state === "disconnected" ? h("span", { "aria-hidden": "true" }, trying) : null,
+    ),
     h(
       "button",
       {
@@ -313,16 +359,22 @@ function takeOverview(fresh) {
   latest = fresh;
   noteOverview(fresh);
   setUpActs({ mayAct: fresh.you.may_act, refresh });
+  paint("frame", showFrame);
+  if (shown && shown.data !== null && (isFirst || shown.screen.isLive)) draw(shown);
+}
+
+function showFrame() {
+  if (!latest) return; // Signed out since.
+  const { store, you } = latest;
   by("store").textContent =
-    `${fresh.store.kind}, ${fresh.store.durable === "redis" ? "" : "sync "}${fresh.store.durable}`;
+    `${store.kind}, ${store.durable === "redis" ? "" : "sync "}${store.durable}`;
   put(
     by("foot"),
-    `Segue ${fresh.store.version} · times in ${zone} · `,
+    `Segue ${store.version} · times in ${zone} · `,
     h("button.quiet", { type: "button", onclick: showKeys }, "Keys"),
   );
-  showWho(fresh.you);
+  showWho(you);
   showNav();
-  if (shown && shown.data !== null && (isFirst || shown.screen.isLive)) draw(shown);
 }
 
 function showWho(you) {
@@ -352,8 +404,13 @@ function askForToken(problem) {
   for (const id of ["store", "who", "foot"]) by(id).replaceChildren();
   showNav();
   document.title = "Sign in · Segue";
-  main.removeAttribute("aria-busy");
-  if (main.querySelector("input[name=token]")) return; // What is being typed stays.
+  showIdle();
+  const isTyping = main.querySelector("input[name=token]");
+  if (!isTyping) drawSignIn(problem, wasRefused);
+  setReady();
+}
+
+function drawSignIn(problem, wasRefused) {
   const told = h("div", {}, wasRefused ? failure(problem) : null);
   main.replaceChildren(
     h(
@@ -412,13 +469,22 @@ const live = new Live({
   onOverview: takeOverview,
   onState: (state) => {
     showState(state);
-    if (state === "live" && shown) refresh();
+    if (state === "live" && shown) load(shown);
     if (state === "disconnected" && !latest) takeOnce();
   },
   onRefused: askForToken,
 });
 
-addEventListener("hashchange", navigate);
+addEventListener("hashchange", () => {
+  if (location.hash !== visited) navigate();
+});
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href^='#/']");
+  const isPlain = !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+  if (!link || !isPlain || event.defaultPrevented) return;
+  event.preventDefault();
+  go(link.getAttribute("href"));
+});
 setUpTheme();
 setUpMenu();
 const showKeys = setUpKeys({

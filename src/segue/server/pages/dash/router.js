@@ -23,17 +23,24 @@ export function link(parts, query) {
   return `#/${parts.map(encodeURIComponent).join("/")}${said ? `?${said}` : ""}`;
 }
 
-// The same view with some of its filters changed; null takes one away.
+let route = here(); // The route of the screen that is shown, or that is being loaded.
+
+// Make the current address the route that `changed` starts from, and return it.
+export function arrive() {
+  route = here();
+  return route;
+}
+
+// The address of the same screen with some of its filters changed; null removes a filter. It does
+// not read the address bar, which may name the next screen before that screen is loaded.
 export function changed(changes) {
-  const { parts, query } = here();
+  const { parts, query } = route;
   return link(parts, { ...Object.fromEntries(query), ...changes });
 }
 
+// Navigate at once. The browser sends its own hashchange later, and a click can overtake it.
 export function go(address, { replaces = false } = {}) {
-  if (replaces) {
-    history.replaceState(null, "", address);
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  } else {
-    location.hash = address;
-  }
+  if (replaces) history.replaceState(null, "", address);
+  else location.hash = address;
+  dispatchEvent(new HashChangeEvent("hashchange"));
 }
