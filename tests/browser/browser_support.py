@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,13 +20,13 @@ from segue.server.tokens import RoleName
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
 from tests.unit.server_support import new_token
+from tests.waiting import LIMIT_SECONDS, wait_until
 from tools.browser import NAMES
 
 VARIABLE: Final = "SEGUE_BROWSER"
 """Says which program is the browser, if it is not the one that `make` found."""
-PATIENCE_SECONDS: Final = 20.0
-"""For what a page is waited for: longer than anything takes on a busy machine."""
-LOOK_MS: Final = 10.0
+LIMIT_MS: Final = LIMIT_SECONDS * 1_000
+"""How long Playwright waits for anything."""
 ARGUMENTS: Final = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -43,6 +42,16 @@ document.addEventListener("securitypolicyviolation", (event) => {
   console.error(`policy: ${event.violatedDirective} keeps out ${event.blockedURI}`);
 });
 """
+_LOOK_MS: Final = 20.0
+_IS_READY: Final = """
+() => {
+  const [address] = (document.documentElement.dataset.ready || "").split(" ");
+  return address === (location.hash || "#/");
+}
+"""
+_DRAWS: Final = (
+    """() => Number((document.documentElement.dataset.ready || "").split(" ")[1] || 0)"""
+)
 
 
 def browser_program() -> Path:
@@ -106,12 +115,60 @@ class Complaints:
         assert not found, "\n".join(found)
 
 
+# Waiting -----------------------------------------------------------------------------------------
+
+
 def until(page: Page, is_so: Callable[[], bool]) -> None:
-    """Return once it is so. What the browser tells is heard meanwhile, and at no other time."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(LOOK_MS)
+    """Return as soon as `is_so()` is true. Handles the browser's events meanwhile."""
+
+    def look() -> bool:
+        # Playwright delivers events only during its own calls.
+        page.wait_for_timeout(_LOOK_MS)
+        return is_so()
+
+    wait_until(look)
+
+
+def ready(page: Page) -> None:
+    """Wait until the screen of the page's address is drawn with its data.
+
+    After a click, a key or an act that loads the screen again, wait until the answer is drawn.
+    """
+    page.wait_for_function(_IS_READY)
+
+
+def load(page: Page, address: str) -> None:
+    """Load an address of the dashboard as a new document, and wait until its screen is drawn."""
+    # The browser does not load a document again if only the fragment differs.
+    if page.url != "about:blank":
+        page.goto("about:blank")
+    page.goto(address)
+    ready(page)
+
+
+def go(page: Page, route: str) -> None:
+    """Change the address within the dashboard to a route, and wait until its screen is drawn."""
+    page.evaluate("route => { location.hash = route; }", route)
+    ready(page)
+
+
+def hide(page: Page, is_hidden: bool) -> None:
+    """Make the page believe that its tab is in the background, or in front again."""
+    page.evaluate(
+        """(isHidden) => {
+          Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )
+
+
+@contextmanager
+def redrawn(page: Page) -> Iterator[None]:
+    """Wait after the block until the screen was drawn at least once since its start."""
+    before = page.evaluate(_DRAWS)
+    yield
+    page.wait_for_function(f"before => ({_DRAWS})() > before", arg=before)
 
 
 # What is shown -----------------------------------------------------------------------------------
@@ -133,10 +190,13 @@ class Dashboard:
         return self.server.url
 
     def open(self, route: str = "") -> Page:
-        """Show a part of the dashboard, such as `/queues`, as a new page that knows nothing yet."""
-        # The same document with another fragment would not be loaded anew.
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.url}/dash/{f'#{route}' if route else ''}")
+        """Load the dashboard at a route such as `/queues`, and wait until it is drawn."""
+        load(self.page, f"{self.url}/dash/{f'#{route}' if route else ''}")
+        return self.page
+
+    def visit(self, route: str = "/") -> Page:
+        """Navigate to a route within the page that is open, and wait until it is drawn."""
+        go(self.page, route)
         return self.page
 
 

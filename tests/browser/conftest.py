@@ -4,22 +4,36 @@ Nothing here leaves this machine: the browser is one that `make` found or fetche
 anywhere but the test's own server fails the test.
 """
 
+import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.browser.browser_support import (
     ARGUMENTS,
-    PATIENCE_SECONDS,
+    LIMIT_MS,
     Complaints,
     Dashboard,
     browser_program,
+    hide,
     shown,
 )
+from tests.browser.filled import fill
+from tests.browser.working import unhurried
 
-PATIENCE_MS = PATIENCE_SECONDS * 1000
+VIEWPORT: Final[ViewportSize] = {"width": 1280, "height": 800}
 
 
 # For this directory and not for the whole run: for as long as it is there, the event loop of
@@ -28,7 +42,7 @@ PATIENCE_MS = PATIENCE_SECONDS * 1000
 def browser() -> Iterator[Browser]:
     """One browser for all tests here that run one after another."""
     program = browser_program()
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=LIMIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield browser
@@ -41,20 +55,27 @@ def complaints() -> Complaints:
     return Complaints()
 
 
-@pytest.fixture
-def context(browser: Browser, complaints: Complaints) -> Iterator[BrowserContext]:
-    """A browser that has never been anywhere. Fails the test at its end if a page complained."""
+@contextmanager
+def new_context(browser: Browser, complaints: Complaints) -> Iterator[BrowserContext]:
+    """Open a browser context without any history or storage."""
     context = browser.new_context(
         locale="en-US",
         timezone_id="UTC",
         reduced_motion="reduce",
         service_workers="block",
-        viewport={"width": 1280, "height": 800},
+        viewport=VIEWPORT,
     )
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(LIMIT_MS)
     complaints.listen(context)
     yield context
     context.close()
+
+
+@pytest.fixture
+def context(browser: Browser, complaints: Complaints) -> Iterator[BrowserContext]:
+    """A browser context of the test's own. Fails the test at its end if a page complained."""
+    with new_context(browser, complaints) as context:
+        yield context
     complaints.check()
 
 
@@ -95,3 +116,33 @@ def guarded(scratch: Path, page: Page, complaints: Complaints) -> Iterator[Dashb
         },
     ) as dashboard:
         yield dashboard
+
+
+# Shared by the tests of a module that only read --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def _shared(browser: Browser) -> Iterator[Dashboard]:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    complaints = Complaints()
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        tempfile.TemporaryDirectory(prefix="segue-test-", dir=memory) as root,
+        new_context(browser, complaints) as context,
+    ):
+        unhurried(monkeypatch)
+        with shown(Path(root) / "data", context.new_page(), complaints) as dashboard:
+            fill(dashboard.store)
+            dashboard.open()
+            yield dashboard
+
+
+@pytest.fixture
+def filled(_shared: Dashboard) -> Iterator[Dashboard]:
+    """A filled store and a page that other tests of the module use, too. Do not change them."""
+    _shared.page.set_viewport_size(VIEWPORT)
+    _shared.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    hide(_shared.page, False)
+    yield _shared
+    hide(_shared.page, True)  # Tests with a page of their own need not pay for this one.
+    _shared.complaints.check()

@@ -1,6 +1,6 @@
-"""A store with something of everything in it, and where the dashboard shows what.
+"""A store with something of everything in it, and the screens that show it.
 
-Nothing goes on in it: it stays as it was made, so that what is shown can be told beforehand.
+Nothing in it changes by itself, so tests know what is shown. Tests that only read share one store.
 """
 
 import time
@@ -25,10 +25,12 @@ from segue.tasks.worker.reports import (
     WorkerReport,
     prepare_reports,
 )
-from tests.browser.browser_support import Dashboard
+from tests.browser.browser_support import Dashboard, go, ready
 
 HAPPENED: Final[tuple[Happening, ...]] = ("dead_letter", "completed", "processing")
 """To the first tasks of each queue of them."""
+LEASE_SECONDS: Final = 3_600.0
+"""Longer than any module of tests takes that shares one store."""
 READY: Final = 30
 """In the queue `mail`: more than a page."""
 
@@ -62,15 +64,16 @@ SCREENS: Final = {
 
 
 def show(dashboard: Dashboard, name: str) -> Page:
-    """Go on to a screen within the page, and return it once that is shown and live."""
+    """Navigate to a screen within the page. Returns the page once the screen is drawn and live."""
     page, screen = dashboard.page, SCREENS[name]
-    page.goto(f"{dashboard.url}/dash/#{screen.route}")
+    go(page, screen.route)
     expect_shown(page, screen.heading)
     return page
 
 
 def expect_shown(page: Page, heading: str) -> None:
-    """Wait until a screen is there, with figures of now."""
+    """Wait until the screen of the address is drawn and live, and check its heading."""
+    ready(page)
     expect(page.get_by_role("heading", level=1, name=heading, exact=True)).to_be_visible()
     expect(status_of(page)).to_have_text("Live")
 
@@ -105,18 +108,18 @@ def fill(store: Store, text: str = "plain words") -> None:
 
 def fill_queue(queue: Queue, text: str) -> None:
     """Have messages in every state."""
-    queue.configure(QueueRules(max_deliveries=2, backoff_base=600, backoff_cap=600))
+    queue.configure(QueueRules(max_deliveries=2, backoff_base=3_600, backoff_cap=3_600))
     part = text[:1_000]
     queue.push(text, priority=1, key=part, group=part, headers={part[:60]: part})
     queue.push_many([Item(body=f"dead {number} {text}") for number in range(3)])
     queue.push_many([Item(body=f"back {number} {text}") for number in range(2)])
     queue.push_many([Item(body=f"out {number} {text}") for number in range(2)])
     owner = owner_of(text)
-    for job in queue.lease_many(3, owner=owner, ttl=600):
+    for job in queue.lease_many(3, owner=owner, ttl=LEASE_SECONDS):
         queue.nack(job, outcome="dead", reason=shortened(text, size_bytes=1_000))
-    for job in queue.lease_many(2, owner=owner, ttl=600):
+    for job in queue.lease_many(2, owner=owner, ttl=LEASE_SECONDS):
         queue.nack(job, outcome="fail", reason=shortened(text, size_bytes=1_000))
-    queue.lease_many(2, owner=owner, ttl=600)
+    queue.lease_many(2, owner=owner, ttl=LEASE_SECONDS)
     queue.push_many([Item(body=f"later {text}", delay=3_600), Item(body=b"\xff\xfe\x00\x80")])
     queue.push_many([Item(body=f'{{"number": {number}}}', priority=2) for number in range(READY)])
 
@@ -148,7 +151,7 @@ def fill_tasks(store: Store, queue: Queue, text: str) -> None:
     for _ in range(4):
         queue.push(write_envelope(Envelope(task=task, args=arguments)))
     queue.push(write_envelope(Envelope(task="wait", args=arguments)), delay=3_600)
-    jobs = queue.lease_many(3, owner="worker", ttl=600)
+    jobs = queue.lease_many(3, owner="worker", ttl=LEASE_SECONDS)
     now_us = time.time_ns() // 1_000
     log = EventLog(store)
     log.prepare(86_400)

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from segue.server.audit import Act, Audit
 from tests.browser.acting import NONE, act, acts_of, asked, cell, expect_refused, rows
-from tests.browser.browser_support import Dashboard, until
+from tests.browser.browser_support import Dashboard, load, until
 
 PER_PAGE = 50
 SECOND_US = 1_000_000
@@ -154,8 +154,7 @@ def test_older_acts_are_a_page_back(dashboard: Dashboard) -> None:
     page.go_back()
     expect_acts(19, 0)
     address = page.url
-    page.goto("about:blank")
-    page.goto(address)
+    load(page, address)
     expect_acts(19, 0)
     pages.get_by_role("link", name="Back").click()
     pages.get_by_role("link", name="Back").click()

@@ -16,16 +16,17 @@ from playwright.sync_api import Locator, Page, Request, expect
 
 from segue.stores.contract import Item, Store
 from segue.tasks.events import EventLog, TaskEvent
-from tests.browser.browser_support import Complaints, Dashboard, shown
+from tests.browser.browser_support import Complaints, Dashboard, go, ready, shown
 from tests.browser.filled import expect_shown
 from tests.conftest import TORTURE
+from tests.waiting import wait_until
 
-MESSAGES: Final = 10_000_000
-"""In one queue. They take some 450 MB for a while, and some five seconds of one core to push."""
-LETTERS: Final = 100_000 if TORTURE else 20_000
-TASKS: Final = 1_000_000 if TORTURE else 20_000
-QUEUES: Final = 300
-BATCH: Final = 10_000
+MESSAGES: Final = 10_000_000 if TORTURE else 1_000_000
+"""In one queue. Ten million take 450 MB of disk, and five seconds of one core to push."""
+LETTERS: Final = 100_000 if TORTURE else 5_000
+TASKS: Final = 1_000_000 if TORTURE else 5_000
+QUEUES: Final = 300 if TORTURE else 150
+BATCH: Final = 5_000
 ANSWER_BYTES_MAX: Final = 300_000
 REQUESTS_MAX: Final = 40
 """Of one visit to a screen, with what it asks again in the seconds that a busy machine takes."""
@@ -73,10 +74,11 @@ def overview_bytes(dashboard: Dashboard) -> int:
 
 
 def turn(page: Page, name: str) -> None:
-    """Go a page on or back in a list, and return once its number says so."""
+    """Go a page on or back in a list, wait until it is drawn, and check its number."""
     pages = page.get_by_role("navigation", name="Pages", exact=True)
     before = int(re.findall(r"page (\d+)", pages.inner_text())[0])
     pages.get_by_role("link", name=name).click()
+    ready(page)
     expect(pages).to_contain_text(f"page {before + (1 if name == 'Next' else -1)}")
 
 
@@ -91,9 +93,7 @@ def first_link(page: Page, label: str) -> Locator:
     )
 
 
-def test_a_queue_of_ten_million_messages_is_looked_at_like_a_small_one(
-    spacious: Dashboard, watch: Watch
-) -> None:
+def test_a_large_queue_is_looked_at_like_a_small_one(spacious: Dashboard, watch: Watch) -> None:
     """Its figures are exact, its messages are paged, and those at its end are as near as others."""
     queue = spacious.store.queue("big")
     batch = [b"x"] * BATCH
@@ -101,13 +101,13 @@ def test_a_queue_of_ten_million_messages_is_looked_at_like_a_small_one(
         queue.push_many(batch)
     page = spacious.open()
     expect_shown(page, "Overview")
-    ready = page.get_by_role("table", name="Queues").get_by_title("10,000,000")
-    expect(ready).to_have_text("10.0 M")
+    figure = page.get_by_role("table", name="Queues").get_by_title(f"{MESSAGES:,}")
+    expect(figure).to_have_text("10.0 M" if TORTURE else "1.00 M")
     watch.check()
     page.get_by_role("link", name="big", exact=True).click()
     expect_shown(page, "big")
     expect(page.get_by_role("main")).to_contain_text("priority 0")
-    expect(page.get_by_role("list", name="Ready by priority")).to_contain_text("10,000,000")
+    expect(page.get_by_role("list", name="Ready by priority")).to_contain_text(f"{MESSAGES:,}")
     watch.check()
     for number in range(1, 6):
         turn(page, "Next")
@@ -115,14 +115,14 @@ def test_a_queue_of_ten_million_messages_is_looked_at_like_a_small_one(
     watch.check()
     turn(page, "Back")
     expect(first_link(page, "Messages")).to_have_text("0-100")
-    page.goto(f"{spacious.url}/dash/#/queues/big?state=ready&after=0-{MESSAGES - 5}")
+    go(page, f"/queues/big?state=ready&after=0-{MESSAGES - 5}")
     expect(first_link(page, "Messages")).to_have_text(f"0-{MESSAGES - 4}")
     watch.check()
     first_link(page, "Messages").click()
     expect_shown(page, f"0-{MESSAGES - 4} ready")
     expect(page.get_by_role("list").filter(has_text="Pushed")).to_be_visible()
     watch.check()
-    page.goto(f"{spacious.url}/dash/#/segments?kind=queue&name=big")
+    go(page, "/segments?kind=queue&name=big")
     expect(page.get_by_role("img", name=re.compile("sealed"))).to_be_visible()
     watch.check()
 
@@ -133,21 +133,22 @@ def test_hundreds_of_queues_are_shown_a_page_at_a_time(dashboard: Dashboard, wat
         dashboard.store.queue(f"queue-{number:03}").push(b"x")
     page = dashboard.open()
     expect_shown(page, "Overview")
-    ready = page.locator(".tile").filter(has_text="Ready").first
-    expect(ready).to_contain_text(str(QUEUES))
+    tile = page.locator(".tile").filter(has_text="Ready").first
+    expect(tile).to_contain_text(str(QUEUES))
     table = page.get_by_role("table", name="Queues")
     expect(table.get_by_role("row")).to_have_count(51)
     watch.check()
     pages = page.get_by_role("navigation", name="Pages of queues")
     for start in range(51, QUEUES, 50):
         pages.get_by_role("link", name="Next").click()
+        ready(page)
         expect(pages).to_contain_text(re.compile(f"{start}.{start + 49} of {QUEUES}"))
     expect(table.get_by_role("link", name=f"queue-{QUEUES - 1}")).to_be_visible()
     page.get_by_label("Name contains").fill("-123")
     page.keyboard.press("Enter")
     expect(table.get_by_role("row")).to_have_count(2)
     expect(table.get_by_role("link", name="queue-123")).to_be_visible()
-    page.goto(f"{dashboard.url}/dash/#/limits")
+    go(page, "/limits")
     expect_shown(page, "Limits and switches")
     turn(page, "Next")
     expect(first_link(page, "Limits of queues")).to_have_text("queue-100")
@@ -161,7 +162,8 @@ def test_many_dead_letters_are_told_by_cause_and_paged(dashboard: Dashboard, wat
     for _ in range(LETTERS // BATCH):
         queue.push_many([Item(body=b"x", ttl=0.001)] * BATCH)
     queue.push_many([b"y"] * 100)
-    time.sleep(0.002)  # Until their time to live is over, by the clock of the store.
+    expired_us = time.time_ns() // 1_000 + 1_000
+    wait_until(lambda: time.time_ns() // 1_000 > expired_us, "the time to live of the others")
     for number, job in enumerate(queue.lease_many(100)):
         queue.nack(job, outcome="dead", reason=f"KeyError: 'customer_{number}'")
     assert queue.count().dead == LETTERS + 100

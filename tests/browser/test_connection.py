@@ -13,7 +13,7 @@ from segue.server.building import build_app
 from segue.server.overlook import Overlook
 from segue.server.serving import ServerThread
 from tests.browser.acting import EVERY_MS, fact
-from tests.browser.browser_support import Dashboard, until
+from tests.browser.browser_support import Dashboard, go, hide, until
 from tests.browser.filled import asked_by, expect_shown, status_of
 from tests.http_proxy import HttpProxy
 from tests.redis_proxy import CHUNK_BYTES, _Link
@@ -117,6 +117,7 @@ def test_signs_of_life_are_no_figures(
     page = dashboard.open()
     expect_shown(page, "Overview")
     monkeypatch.setattr(Overlook, "_begin", lambda _: None)
+    page.clock.run_for(10_000)
 
     expect(status_of(page)).to_have_text("Stale")
     expect_old(page)
@@ -206,11 +207,28 @@ def test_the_page_comes_back_at_once_when_it_is_told_to(dashboard: Dashboard) ->
     page.clock.run_for(LONG_MS)
     expect(note_of(page)).to_contain_text(NOT_SOON)  # No try is under way while the clock stops.
     page.clock.pause_at(page.evaluate("Date.now() + 10"))  # Nothing happens by itself from now on.
-    button = page.get_by_role("button", name="Try now").element_handle()
     with served_again(dashboard):
-        button.dispatch_event("click")  # Not by the mouse, which must find it at its place first.
+        page.get_by_role("button", name="Try now").click()
 
         expect_of_now(page)
+
+
+def test_the_button_stays_where_it_is_while_the_seconds_pass(dashboard: Dashboard) -> None:
+    """The words beside it change, and a click on it must not miss."""
+    page = dashboard.open()
+    expect_shown(page, "Overview")
+    lose_server(dashboard)
+    button = page.get_by_role("button", name="Try now")
+    expect(button).to_be_visible()
+    places = set()
+    words = set()
+    for _ in range(30):
+        page.clock.run_for(1_000)
+        places.add(str(button.bounding_box()))
+        words.add(note_of(page).inner_text())
+
+    assert len(words) > 5
+    assert len(places) == 1
 
 
 def test_the_button_keeps_the_focus_while_the_seconds_pass(dashboard: Dashboard) -> None:
@@ -335,17 +353,6 @@ def test_an_answer_of_somebody_else_is_told_as_that(dashboard: Dashboard) -> Non
 # Nobody looks ------------------------------------------------------------------------------------
 
 
-def hide(page: Page, is_hidden: bool) -> None:
-    """Have the page think that its tab went to the background, or came back."""
-    page.evaluate(
-        """(isHidden) => {
-          Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
-          document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        is_hidden,
-    )
-
-
 def expect_silence(dashboard: Dashboard) -> None:
     """Fail if the page asks for anything, or still listens to the server."""
     page = dashboard.page
@@ -370,7 +377,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(dashboard: Dashboard, route: s
 
     expect_of_now(page)
     queue.push("hello")
-    page.goto(f"{dashboard.url}/dash/#/")
+    go(page, "/")
     expect(ready_of(page, "mail")).to_have_text("2")
 
 

@@ -11,14 +11,12 @@ from playwright.sync_api import Locator, Page, expect
 from segue.server.picture import NOT_YET
 from segue.tasks.worker import reports
 from tests.browser.acting import NONE, heading, rows
-from tests.browser.browser_support import Dashboard, until
-from tests.browser.filled import fill, status_of
-from tests.browser.working import unhurried
+from tests.browser.browser_support import Dashboard, go, load, ready, until
+from tests.browser.filled import expect_shown
 
 
 @pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
+def _lasting_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "GONE_SECONDS", 600.0)  # The worker says something only once.
 
 
@@ -185,7 +183,7 @@ WAYS: Final = {
 
 
 def click(page: Page, link: str | tuple[str, str]) -> None:
-    """Follow a link, and wait until what it leads to is shown."""
+    """Follow a link, and wait until its screen is drawn."""
     part, text = link if isinstance(link, tuple) else ("main", link)
     name = re.compile(rf"^{re.escape(text)}( [0-9,]+)?$")
     place: Locator = page.get_by_role("main")
@@ -196,11 +194,8 @@ def click(page: Page, link: str | tuple[str, str]) -> None:
         place = is_table.or_(page.get_by_role("list", name=part, exact=True))
     elif part != "main":
         place = page.get_by_role("table", name=part, exact=True)
-    before = page.url
     place.get_by_role("link", name=name).first.click()
-    if part != NAV or text != "Overview":
-        until(page, lambda: page.url != before)
-    expect(page.get_by_role("main")).not_to_have_attribute("aria-busy", "true")
+    ready(page)
 
 
 def seen(page: Page) -> str:
@@ -218,22 +213,18 @@ def seen(page: Page) -> str:
 
 
 def shown(page: Page, title: str) -> str:
-    """Return what a screen says once it is there, and nothing on it is still to come."""
-    expect(page.get_by_role("heading", level=1, name=title, exact=True)).to_be_visible()
-    expect(status_of(page)).to_have_text("Live")
-    expect(page.get_by_role("main")).not_to_have_attribute("aria-busy", "true")
+    """Return the text of a screen once it is drawn and live, with every figure."""
+    expect_shown(page, title)
     expect(page.get_by_text(NOT_YET)).to_have_count(0)
     return seen(page)
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_an_address_shows_a_stranger_what_clicking_showed_us(
-    dashboard: Dashboard, name: str
-) -> None:
+def test_an_address_shows_a_stranger_what_clicking_showed_us(filled: Dashboard, name: str) -> None:
     """The same screen with the same filters, and all that is on it."""
     way = WAYS[name]
-    fill(dashboard.store)
-    page = dashboard.open()
+    page = filled.page
+    go(page, "/")
     shown(page, "Overview")
     for link in way.clicks:
         click(page, link)
@@ -243,11 +234,11 @@ def test_an_address_shows_a_stranger_what_clicking_showed_us(
         page.get_by_role("search").get_by_role("button", name="Filter").click()
     if way.choice is not None:
         page.get_by_label(way.choice[0]).select_option(way.choice[1])
-    address = re.escape(f"{dashboard.url}/dash/#{way.address}").replace(r"\*", "[^&]+")
-    expect(page).to_have_url(re.compile(f"^{address}$"))
+    address = re.escape(f"{filled.url}/dash/#{way.address}").replace(r"\*", "[^&]+")
+    ready(page)
+    assert re.match(f"^{address}$", page.url)
     clicked, title, there = shown(page, way.heading), page.title(), page.url
-    page.goto("about:blank")
-    page.goto(there)
+    load(page, there)
 
     expect(page).to_have_title(title)
     shown(page, way.heading)
@@ -278,8 +269,7 @@ def test_a_filter_with_signs_of_its_own_has_an_address(dashboard: Dashboard) -> 
 
     expect(rows(page, "Dead letters")).to_have_count(1)
     there = page.url
-    page.goto("about:blank")
-    page.goto(there)
+    load(page, there)
     expect(rows(page, "Dead letters")).to_have_count(1)
     expect(rows(page, "Dead letters")).to_contain_text("50% & more? a+b=c #x /y")
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from segue.stores.contract import Item
 from segue.tasks.scheduling import ScheduleBook
-from tests.browser.browser_support import Complaints, Dashboard, until
+from tests.browser.browser_support import Complaints, Dashboard, go, until
 from tests.browser.filled import SCREENS, fill, fill_queue, fill_tasks, fill_topic, status_of
 
 MARKUP: Final = (
@@ -43,7 +43,7 @@ def expect_harmless(page: Page) -> None:
 def expect_screen(dashboard: Dashboard, name: str) -> Locator:
     """Return what a screen shows, once it does: its heading may be anything here."""
     page = dashboard.page
-    page.goto(f"{dashboard.url}/dash/#{SCREENS[name].route}")
+    go(page, SCREENS[name].route)
     heading = page.get_by_role("heading", level=1)
     expected = "onerror" if name == "task" else f"^{re.escape(SCREENS[name].heading)}$"
     expect(heading).to_have_text(re.compile(expected))
@@ -256,9 +256,9 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(dashboard: Dashboard) -> None
     )
     page = dashboard.open("/queues/mail/messages/0-0")
     expect(payload_of(page).locator("pre")).to_have_text("00000000 ff fe 00 80 3c 62 3e ....<b>")
-    page.goto(f"{dashboard.url}/dash/#/queues/mail/messages/0-1")
+    go(page, "/queues/mail/messages/0-1")
     expect(payload_of(page)).to_contain_text("0 B")
-    page.goto(f"{dashboard.url}/dash/#/queues/mail/messages/0-2")
+    go(page, "/queues/mail/messages/0-2")
     expect(payload_of(page)).to_contain_text("61 00 62")
 
     expect_harmless(page)
@@ -320,9 +320,10 @@ def test_an_address_that_nobody_meant_is_told_and_does_nothing(
     dashboard.complaints.expect("status of 4[0-9][0-9]")
     fill_queue(dashboard.store.queue("mail"), "plain words")
     dashboard.store.topic("mail.events", partitions=1).append("hello")
+    page = dashboard.open(next(iter(_ADDRESSES[kind])))
 
     for route, told in _ADDRESSES[kind].items():
-        page = dashboard.open(route)
+        go(page, route)
         expect(status_of(page)).to_have_text("Live")
         expect(page.get_by_role("main")).to_contain_text(re.compile(told, re.IGNORECASE))
         expect(page.get_by_role("heading", level=1)).to_have_count(1)
@@ -337,7 +338,7 @@ def test_a_page_that_is_not_there_stays_so(dashboard: Dashboard) -> None:
     dashboard.open("/queues/mail")
     expect(page.get_by_role("heading", level=1)).to_have_text("mail")
     expect(status_of(page)).to_have_text("Live")
-    page.goto(f"{dashboard.url}/dash/#/nonsense")
+    go(page, "/nonsense")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
     page.keyboard.press("p")
     expect(status_of(page)).to_have_text("Paused")

@@ -22,7 +22,7 @@ from tests.browser.acting import (
     row,
     rows,
 )
-from tests.browser.browser_support import Dashboard, until
+from tests.browser.browser_support import Dashboard, load, until
 from tests.browser.working import unhurried
 
 PAGE = 25
@@ -149,8 +149,7 @@ def test_a_group_shows_its_letters_and_no_others(
     expect(page.get_by_role("button", name=f"Redrive {len(bodies)}…")).to_be_visible()
     expect(page.get_by_role("button", name=f"Discard {len(bodies)}…")).to_be_visible()
     address = page.url
-    page.goto("about:blank")
-    page.goto(address)
+    load(page, address)
     expect(rows(page, "Dead letters")).to_have_count(len(bodies))
     page.get_by_role("link", name="Show all").click()
     expect(rows(page, "Dead letters")).to_have_count(7)

@@ -18,7 +18,7 @@ from segue.stores.contract import Queue
 from segue.stores.opening import open_directory
 from segue.testing import ManualClock
 from tests.browser.acting import NONE, cell, heading, row, rows, table, tile
-from tests.browser.browser_support import Complaints, Dashboard, shown, until
+from tests.browser.browser_support import Complaints, Dashboard, go, shown, until
 from tests.browser.working import studio_in
 
 SECOND_US = 1_000_000
@@ -271,7 +271,7 @@ def test_nothing_is_said_of_queues_that_are_not_listed(
     expect(page.get_by_role("main").get_by_text(words)).to_have_text(
         f"Nothing is stuck {words} here; 1 more is not."
     )
-    page.goto(f"{dashboard.url}/dash/#/letters")
+    go(page, "/letters")
     expect(page.get_by_text(words)).to_contain_text("1 more is not")
 
 

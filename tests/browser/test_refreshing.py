@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from playwright.sync_api import APIResponse, Page, Request, Route, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from segue import Item
 from tests.browser.acting import EVERY_MS, asked, card, cell, heading, row, rows, tile
-from tests.browser.browser_support import Dashboard, until
-from tests.browser.filled import SCREENS, expect_shown, fill, report_worker
+from tests.browser.browser_support import Dashboard, ready, until
+from tests.browser.filled import SCREENS, expect_shown, fill, show
 from tests.browser.working import unhurried
 
 
@@ -18,25 +18,9 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refresh(page: Page) -> None:
-    """Press the key that has a screen loaded anew, and return once that is done and drawn."""
-    asked: set[Request] = set()
-
-    def begin(request: Request) -> None:
-        if "/api/v1/" in request.url and not request.url.endswith("/live"):
-            asked.add(request)
-
-    def end(request: Request) -> None:
-        asked.discard(request)
-
-    page.on("request", begin)
-    page.on("requestfinished", end)
+    """Press the key that loads the screen again, and wait until the answer is drawn."""
     page.keyboard.press("r")
-    for _ in range(2):  # What one answer says may be asked for next.
-        page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then)))")
-        until(page, lambda: not asked)
-    page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then)))")
-    page.remove_listener("request", begin)
-    page.remove_listener("requestfinished", end)
+    ready(page)
 
 
 def is_focused(page: Page, href: str) -> bool:
@@ -94,12 +78,9 @@ def test_another_filter_of_a_screen_leaves_one_where_one_is(dashboard: Dashboard
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_that_did_not_change_keeps_every_element(dashboard: Dashboard, name: str) -> None:
+def test_a_screen_that_did_not_change_keeps_every_element(filled: Dashboard, name: str) -> None:
     """So whatever belongs to an element stays: a selection, a scroll position, a chart."""
-    fill(dashboard.store)
-    report_worker(dashboard.store, "plain words")
-    page = dashboard.open(SCREENS[name].route)
-    expect_shown(page, SCREENS[name].heading)
+    page = show(filled, name)
     refresh(page)
     page.evaluate("document.querySelectorAll('main *').forEach((each) => { each.isKnown = true; })")
     refresh(page)

@@ -19,7 +19,7 @@ from tests.browser.acting import (
     rows,
     table,
 )
-from tests.browser.browser_support import Dashboard, until
+from tests.browser.browser_support import Dashboard, load, until
 from tests.browser.working import WORKER, Studio, studio_in, unhurried
 
 PAGE = 25
@@ -134,8 +134,7 @@ def test_tasks_are_found_by_name_queue_and_error(
     if not count:
         expect(page.get_by_text("No task fits.")).to_be_visible()
     there = page.url
-    page.goto("about:blank")
-    page.goto(there)
+    load(page, there)
     for label, text in said.items():
         field = page.get_by_role("search").get_by_label(re.compile(f"^{label}", re.IGNORECASE))
         expect(field).to_have_value(text)

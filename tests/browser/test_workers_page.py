@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.acting import cell, fact, heading, rows, tile
-from tests.browser.browser_support import Dashboard
+from tests.browser.browser_support import Dashboard, go
 from tests.browser.filled import report_worker
 from tests.browser.working import WORKER, Studio, studio_in, unhurried
 
@@ -83,7 +83,7 @@ def test_a_worker_that_was_killed_is_shown_as_silent_with_what_it_was_at(
     expect(title(page)).to_contain_text("silent for 2 min")
     expect(page.get_by_text("It stopped without a word")).to_be_visible()
     expect(rows(page, "Slots of worker-1 resize").first).to_contain_text("mail.tasks/0-2")
-    page.goto(f"{dashboard.url}/dash/#/")
+    go(page, "/")
     expect(tile(page, "Workers")).to_contain_text("0 of 0 slots busy")
 
 

@@ -14,8 +14,8 @@ from segue.server.letter_groups import LetterGroups
 from segue.server.routes import breakdown, overview
 from segue.stores.file.store import FileStore
 from segue.tasks import Task, TaskRecord, Worker, current, desk, tally
+from tests.waiting import LIMIT_SECONDS
 
-PATIENCE_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.01
 WORKER: Final = "worker-1"
 _LOOK: Final = LetterGroups.look.__kwdefaults__ or {}
@@ -23,14 +23,14 @@ _LOOK: Final = LetterGroups.look.__kwdefaults__ or {}
 
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server look at everything before it answers, however busy the machine is."""
-    monkeypatch.setattr(desk, "PAGE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(task_desk, "PATIENCE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(tally, "LOOK_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", PATIENCE_SECONDS)
-    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
-    monkeypatch.setattr(breakdown, "CAUSES_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(overview, "PATIENCE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setitem(_LOOK, "wait_seconds", PATIENCE_SECONDS)
+    monkeypatch.setattr(desk, "PAGE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(task_desk, "PATIENCE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(tally, "LOOK_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", LIMIT_SECONDS)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", LIMIT_SECONDS)
+    monkeypatch.setattr(breakdown, "CAUSES_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(overview, "PATIENCE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setitem(_LOOK, "wait_seconds", LIMIT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Studio:
         finally:
             self.may_end.set()
             worker.stop()
-            thread.join(PATIENCE_SECONDS)
+            thread.join(LIMIT_SECONDS)
         assert not thread.is_alive()
 
     def record(self, task_id: str) -> TaskRecord:
