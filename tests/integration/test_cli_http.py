@@ -169,7 +169,7 @@ def test_a_worker_in_a_process_of_its_own_works_through_a_server(url: str, shop:
     )
     with worker:
         try:
-            result = done("task", "enqueue", shop, "add", "[20, 22]", "--wait", "30s")
+            result = done("task", "enqueue", shop, "add", "[20, 22]", "--wait", f"{LIMIT_SECONDS}s")
         finally:
             worker.terminate()
             _, err = worker.communicate(timeout=LIMIT_SECONDS)

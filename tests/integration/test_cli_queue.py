@@ -245,7 +245,7 @@ def test_nack_gives_back_in_three_ways(store: Path, outcome: str, state: str) ->
 def test_extend_holds_a_lease_longer(store: Path) -> None:
     """From now on, for the time that is given."""
     push(store, "a")
-    [receipt] = lease(store, "--ttl", "5s")
+    [receipt] = lease(store, "--ttl", "10m")
     answer = ask("queue", "extend", store, "jobs", receipt, "--ttl", "2h")
     [shown] = ask("queue", "stats", store, "jobs", "--json").json_rows["leases"]
 

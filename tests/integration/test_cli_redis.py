@@ -16,6 +16,7 @@ import pytest
 from segue.cli import places
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import COMMAND, Answer, ask, fill
+from tests.integration.server_support import Failures
 from tests.redis_cluster import RedisCluster
 from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
@@ -387,8 +388,8 @@ def test_whoever_waits_for_a_task_on_a_server_is_told_how_it_ends(
     )
     with waiting:
         try:
-            result = done("task", "enqueue", shop, "add", "[20, 22]", "--wait", "30s")
-            failed = ask("task", "enqueue", url, "fail", '["snow"]', "--wait", "30s")
+            result = done("task", "enqueue", shop, "add", "[20, 22]", "--wait", f"{LIMIT_SECONDS}s")
+            failed = ask("task", "enqueue", url, "fail", '["snow"]', "--wait", f"{LIMIT_SECONDS}s")
         finally:
             waiting.terminate()
             _, err = waiting.communicate(timeout=LIMIT_SECONDS)
@@ -496,7 +497,6 @@ UNREACHABLE: Final = [
 ]
 
 
-@pytest.mark.parametrize(("template", "said"), UNREACHABLE)
 @pytest.mark.parametrize(
     "words",
     [
@@ -509,15 +509,17 @@ UNREACHABLE: Final = [
     ],
     ids=" ".join,
 )
-def test_a_server_that_cannot_be_reached_is_one_line(
-    template: str, said: str, words: Words
-) -> None:
+def test_a_server_that_cannot_be_reached_is_one_line(words: Words) -> None:
     """With the exit code of storage that refuses, and without the password."""
-    url = template.format(login=f"ada:{PASSWORD}@", host=LOOPBACK, port=free_port())
-    answer = refused(*(url if word == "STORE" else word for word in words))
+    failures = Failures()
+    for template, said in UNREACHABLE:
+        url = template.format(login=f"ada:{PASSWORD}@", host=LOOPBACK, port=free_port())
+        with failures.case(template):
+            answer = refused(*(url if word == "STORE" else word for word in words))
+            assert (answer.code, said in answer.err) == (ExitCode.STORAGE, True), answer.err
+            assert PASSWORD not in answer.err
 
-    assert (answer.code, said in answer.err) == (ExitCode.STORAGE, True), answer.err
-    assert PASSWORD not in answer.err
+    failures.check()
 
 
 def test_workers_and_apps_say_that_their_server_cannot_be_reached(make_shop: MakeShop) -> None:
