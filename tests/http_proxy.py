@@ -62,7 +62,7 @@ class HttpProxy(Proxy):
         while data := link.server.recv(CHUNK_BYTES):
             self._thawed.wait()
             if self.delay_seconds:
-                time.sleep(self.delay_seconds)
+                time.sleep(self.delay_seconds)  # noqa: TID251 - a slow network
             if link.loses_answer:
                 link.close()
                 self.lost.set()

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
+import redis
 from redis.crc import key_slot
 
-from tests.redis_server import LOOPBACK, RedisServer, eventually, free_port
+from tests.redis_server import LOOPBACK, RedisServer, free_port
+from tests.waiting import wait_until
 
 MASTERS: Final = 3
 SLOTS: Final = 16_384
@@ -53,7 +55,11 @@ class RedisCluster:
         bounds = [SLOTS * number // MASTERS for number in range(MASTERS + 1)]
         for node, first, stop in zip(self.masters, bounds, bounds[1:], strict=False):
             node.ask("CLUSTER", "ADDSLOTSRANGE", first, stop - 1)
-        eventually(lambda: all(self._knows_all(node) for node in self.nodes), what="all met")
+        wait_until(
+            lambda: all(self._knows_all(node) for node in self.nodes),
+            "all met",
+            ignoring=(redis.RedisError, OSError),
+        )
         for master, replica in zip(self.masters, self.nodes[MASTERS:], strict=True):
             replica.ask("CLUSTER", "REPLICATE", str(master.ask("CLUSTER", "MYID")))
         self.wait_until_whole()
@@ -65,7 +71,7 @@ class RedisCluster:
 
     def wait_until_whole(self) -> None:
         """Return once every slot has a master, and every node that runs is in touch."""
-        eventually(self._is_whole, what="cluster is whole")
+        wait_until(self._is_whole, "cluster is whole", ignoring=(redis.RedisError, OSError))
 
     def _is_whole(self) -> bool:
         running = [node for node in self.nodes if node.is_running]

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Final, cast
 
-from tests.redis_server import LOOPBACK, RedisServer, eventually
+import redis
+
+from tests.redis_server import LOOPBACK, RedisServer
+from tests.waiting import wait_until
 
 SERVICE: Final = "main"
 SENTINELS: Final = 3
@@ -34,10 +37,17 @@ class RedisSentinels:
         master.start()
         replica.start()
         replica.ask("REPLICAOF", LOOPBACK, master.port)
-        eventually(lambda: replica.facts("replication")["master_link_status"] == "up")
+        wait_until(
+            lambda: replica.facts("replication")["master_link_status"] == "up",
+            ignoring=(redis.RedisError, OSError),
+        )
         for number in range(SENTINELS):
             self.sentinels.append(_sentinel(self._directory / f"sentinel-{number}", master))
-        eventually(lambda: all(map(_knows_all, self.sentinels)), what="sentinels know each other")
+        wait_until(
+            lambda: all(map(_knows_all, self.sentinels)),
+            "sentinels know each other",
+            ignoring=(redis.RedisError, OSError),
+        )
         return self
 
     def master(self) -> RedisServer:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.metadata import files
@@ -18,8 +17,9 @@ from typing import Final
 
 import redis
 
+from tests.waiting import wait_until
+
 LOOPBACK: Final = "127.0.0.1"
-START_SECONDS_MAX: Final = 20.0
 START_TRIES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
@@ -102,15 +102,13 @@ class RedisServer:
         raise RuntimeError(f"no server came up: see {self.directory}")
 
     def _is_up(self) -> bool:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                return False
-            with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
-                client.ping()
-                return True
-            time.sleep(0.01)
+        wait_until(lambda: not self.is_running or self._answers(), "the server has started")
+        return self.is_running
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
+            client.ping()
+            return True
         return False
 
     def client(self) -> "redis.Redis":
@@ -173,15 +171,9 @@ def _text(answer: object) -> object:
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
-def eventually(is_true: Callable[[], bool], *, seconds: float = 20.0, what: str = "") -> None:
-    """Return once `is_true` is; servers that do not answer meanwhile do not matter."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(redis.RedisError, OSError):
-            if is_true():
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"not within {seconds:g} s: {what or is_true}")
+def eventually(is_true: Callable[[], bool], *, what: str = "") -> None:
+    """Wait until `is_true()`. Errors of a server that does not answer count as false."""
+    wait_until(is_true, what, ignoring=(redis.RedisError, OSError))
 
 
 @cache

@@ -3,15 +3,13 @@
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from segue.stores.contract import Queue
-from tests.contract.queue_support import PATIENCE_SECONDS
+from tests.waiting import LIMIT_SECONDS
 
 THREADS: Final = 4
-LOOK_SECONDS: Final = 0.001
 
 
 def push_around_forks(queue: Queue, count: int) -> list[bytes]:
@@ -25,7 +23,7 @@ def push_around_forks(queue: Queue, count: int) -> list[bytes]:
             child = os.fork()
             if not child:
                 _push_and_exit(queue, fork)
-            ids = {each.result(PATIENCE_SECONDS) for each in pushing}
+            ids = {each.result(LIMIT_SECONDS) for each in pushing}
         assert len(ids) == len(bodies)
         assert _status_of(child) == 0
         pushed += bodies
@@ -40,26 +38,23 @@ def _push_and_exit(queue: Queue, fork: int) -> None:
         gate = threading.Barrier(THREADS)
 
         def push(number: int) -> None:
-            gate.wait(PATIENCE_SECONDS)
+            gate.wait(LIMIT_SECONDS)
             done.append(queue.push(b"child %d %d" % (fork, number)))
 
         threads = [threading.Thread(target=push, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(LIMIT_SECONDS)
     finally:
         os._exit(0 if len(set(done)) == THREADS else 1)
 
 
 def _status_of(child: int) -> int:
-    """Return how a child ended; one that hangs is ended."""
-    deadline = time.monotonic() + 2 * PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(LOOK_SECONDS)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hung")
+    """Return the exit status of a child. A child that hangs is killed."""
+    ended = threading.Timer(2 * LIMIT_SECONDS, os.kill, (child, signal.SIGKILL))
+    ended.start()
+    try:
+        return os.waitpid(child, 0)[1]
+    finally:
+        ended.cancel()

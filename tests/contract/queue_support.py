@@ -1,16 +1,14 @@
 """What the tests of the queue share."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from segue.delivery.priority import Priority
 from segue.stores.contract import Queue
-
-PATIENCE_SECONDS: Final = 30.0
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 T = TypeVar("T")
 
@@ -44,15 +42,10 @@ def meanwhile(call: Callable[[], T]) -> Iterator[Future[T]]:
         outcome = threads.submit(run)
         begun.wait()
         yield outcome
-        outcome.result(PATIENCE_SECONDS)
+        outcome.result(LIMIT_SECONDS)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Tell whether `holds` comes true while anybody would still wait for it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    pause = threading.Event()
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.005)
+    """Wait until `holds()`, and return true. For tests that have not moved to `wait_until`."""
+    wait_until(holds)
     return True

@@ -4,12 +4,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
 
 from segue.stores.contract import Ring, Store
-
-PATIENCE_SECONDS: Final = 30.0
-"""Longer than anything here takes on any machine."""
+from tests.waiting import LIMIT_SECONDS
 
 
 def make_ring(store: Store) -> Ring:
@@ -43,4 +40,4 @@ def meanwhile(call: Callable[[], object]) -> Iterator[None]:
         outcome = threads.submit(run)
         begun.wait()
         yield
-        outcome.result(PATIENCE_SECONDS)
+        outcome.result(LIMIT_SECONDS)

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from segue.delivery import lock as lock_state
 from segue.errors import InvalidArgument, LockBusy, LockLost, StoreClosed
 from segue.stores.contract import HeldLock, Lock, Store
 from segue.testing import ManualClock
 from tests.contract.worlds import World
-
-PATIENCE_SECONDS = 30.0
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -92,10 +92,13 @@ def test_tokens_grow_with_every_acquisition(
     assert tokens == sorted(set(tokens))
 
 
-def test_tokens_grow_however_often_a_lock_is_taken(lock: Lock, world: World) -> None:
+def test_tokens_grow_however_often_a_lock_is_taken(
+    lock: Lock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a lock takes up is bounded, and nothing is forgotten with what is deleted."""
+    monkeypatch.setattr(lock_state, "UNSAVED_RECORDS_MAX", 100)
     tokens = []
-    for _ in range(1_200):
+    for _ in range(120):
         held = lock.acquire(wait=0)
         tokens.append(held.token)
         held.release()
@@ -118,9 +121,9 @@ def test_a_call_gives_up_after_the_wait_it_was_given(lock: Lock, there: Lock) ->
 def test_who_waits_gets_it_when_it_is_released(lock: Lock, there: Lock) -> None:
     held = lock.acquire()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(there.acquire, wait=PATIENCE_SECONDS)
+        waiting = threads.submit(there.acquire, wait=LIMIT_SECONDS)
         held.release()
-        token = waiting.result(PATIENCE_SECONDS).token
+        token = waiting.result(LIMIT_SECONDS).token
 
     assert token > held.token
 
@@ -130,7 +133,7 @@ def test_who_waits_gets_it_when_it_expires(lock: Lock, there: Lock, clock: Manua
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(there.acquire)
         clock.advance(seconds=10)
-        token = waiting.result(PATIENCE_SECONDS).token
+        token = waiting.result(LIMIT_SECONDS).token
 
     assert token > held.token
 
@@ -143,7 +146,7 @@ def test_many_who_want_it_get_it_one_after_the_other(store: Store, other: Store)
 
     def work(number: int) -> None:
         for _ in range(5):
-            held = locks[number % 3].acquire(wait=PATIENCE_SECONDS)
+            held = locks[number % 3].acquire(wait=LIMIT_SECONDS)
             assert inside.acquire(blocking=False)
             tokens.append(held.token)
             inside.release()
@@ -421,12 +424,9 @@ def test_a_with_block_keeps_the_lock_alive(store: Store, clock: ManualClock) -> 
     with lock as held:
         first = lock.holder()
         clock.advance(ms=20)
-        renewed = threading.Event()
-        while (lock.holder() or ("", 0, 0.0))[2] < 0.02:
-            renewed.wait(0.001)
+        wait_until(lambda: (lock.holder() or ("", 0, 0.0))[2] >= 0.02)
         clock.advance(ms=20)
-        while not held.is_held:  # A server may know of a beat before we hear that it does.
-            renewed.wait(0.001)
+        wait_until(lambda: held.is_held)  # A server may know of a beat before we do.
 
     assert first is not None
     assert first[2] == 0.03

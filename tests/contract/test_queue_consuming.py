@@ -6,10 +6,13 @@ import threading
 import pytest
 
 from segue import QueueRules
+from segue.aio import _consumer as aio_consumer
 from segue.errors import InvalidArgument, LeaseLost
+from segue.stores import consumer
 from segue.stores.contract import Counts, Queue, Store
 from segue.testing import ManualClock
-from tests.contract.queue_support import PATIENCE_SECONDS, eventually, meanwhile, push_all
+from tests.contract.queue_support import meanwhile, push_all
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 DONE = Counts(ready=0, delayed=0, leased=0, dead=0)
 
@@ -63,7 +66,7 @@ def test_leaving_the_loop_gives_the_job_back(queue: Queue, there: Queue) -> None
             break
     gc.collect()
 
-    assert eventually(lambda: there.count().leased == 0)
+    wait_until(lambda: there.count().leased == 0)
     assert [(m.body, m.attempt) for m in there.peek(9)] == [(b"%d" % n, 1) for n in range(1, 6)]
 
 
@@ -136,21 +139,48 @@ def test_a_stop_that_was_set_before_takes_nothing(queue: Queue) -> None:
 
 def test_the_loop_waits_for_what_comes(queue: Queue, there: Queue) -> None:
     """From another process; it ends when nothing came for `wait`."""
-    with meanwhile(lambda: [job.body for job in queue.consume(wait=0.6)]) as outcome:
+
+    def take_two() -> list[bytes]:
+        bodies = []
+        for job in queue.consume(wait=LIMIT_SECONDS):
+            bodies.append(job.body)
+            if len(bodies) == 2:
+                job.ack()
+                break
+        return bodies
+
+    with meanwhile(take_two) as outcome:
         there.push(b"a")
-        assert eventually(lambda: there.stats().totals.get("acked", 0) + there.count().leased > 0)
+        wait_until(lambda: there.stats().totals.get("acked", 0) + there.count().leased > 0)
         there.push(b"b")
 
     assert outcome.result() == [b"a", b"b"]
+    assert list(queue.consume(wait=0.01)) == []
 
 
-def test_the_loop_waits_for_a_locked_queue(store: Store, other: Store) -> None:
+class CountedEvent(threading.Event):
+    """Counts how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        return super().is_set()
+
+
+def test_the_loop_waits_for_a_locked_queue(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the rules limit leases, others come first for a while: that is no reason to end."""
+    for module in (consumer, aio_consumer):
+        monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
     queue = store.queue("jobs", QueueRules(max_leases=1))
     there = other.queue("jobs")
     push_all(queue, 2)
     held = there.lease()
-    stop = threading.Event()
+    stop = CountedEvent()
 
     def work() -> list[bytes]:
         bodies = []
@@ -160,8 +190,7 @@ def test_the_loop_waits_for_a_locked_queue(store: Store, other: Store) -> None:
         return bodies
 
     with meanwhile(work) as outcome:
-        # Longer than a loop looks away from `stop`.
-        stop.wait(0.4)
+        wait_until(lambda: stop.asked >= 5)
         held.ack()
 
     assert outcome.result() == [b"1"]
@@ -183,9 +212,7 @@ def test_jobs_of_a_loop_are_kept_alive(queue: Queue, there: Queue, clock: Manual
         next(jobs)
         for _ in range(3):
             clock.advance(seconds=0.04)
-            assert eventually(
-                lambda: min(lease.seconds_left for lease in there.stats().leases) > 0.05
-            )
+            wait_until(lambda: min(lease.seconds_left for lease in there.stats().leases) > 0.05)
         held = there.count().leased
 
     assert held == 3
@@ -234,7 +261,7 @@ def test_loops_share_the_work(queue: Queue, there: Queue) -> None:
     done: list[str] = []
 
     def work(handle: Queue) -> None:
-        for job in handle.consume(wait=PATIENCE_SECONDS, prefetch=4):
+        for job in handle.consume(wait=LIMIT_SECONDS, prefetch=4):
             if job.text == "end":
                 break
             with lock:

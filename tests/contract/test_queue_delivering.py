@@ -13,8 +13,9 @@ from segue import Item, QueueRules
 from segue.errors import InvalidArgument, LeaseLost, QueueEmpty, StoreClosed
 from segue.stores.contract import Counts, MessageStatus, Queue, Store
 from segue.testing import ManualClock
-from tests.contract.queue_support import PATIENCE_SECONDS, drain, meanwhile, push_all
+from tests.contract.queue_support import drain, meanwhile, push_all
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 NO_COUNTS = [0, -1, True, 1.0, "1", None]
 NO_TTLS = [0, -1, 0.0001, float("nan"), float("inf"), "1", True, timedelta(days=8)]
@@ -35,37 +36,40 @@ def there(queue: Queue, other: Store) -> Queue:
 # Large ones ----------------------------------------------------------------------------------
 
 LARGE_BYTES = 5 << 20
+LARGE_COUNT = 5
+"""As many of them are more than comes at once."""
 
 
 @pytest.mark.parametrize("way", ["pop", "lease", "again", "group"])
 def test_large_messages_come_a_few_at_a_time(queue: Queue, way: str) -> None:
     """All at once they might fit nowhere; one at least comes, none is lost or overtaken."""
-    for number in range(8):
+    for number in range(LARGE_COUNT):
         queue.push(b"%d" % number * LARGE_BYTES, group="ada" if way == "group" else None)
     if way == "again":
-        for job in [queue.lease() for _ in range(8)]:
+        for job in [queue.lease() for _ in range(LARGE_COUNT)]:
             job.release()
-    assert 1 <= len(queue.peek(8)) < 8
+    assert 1 <= len(queue.peek(LARGE_COUNT)) < LARGE_COUNT
     seen: list[MessageStatus] = []
-    while page := queue.browse(limit=8, after=seen[-1].message.id if seen else None):
-        assert len(page) < 8
+    while page := queue.browse(limit=LARGE_COUNT, after=seen[-1].message.id if seen else None):
+        assert len(page) < LARGE_COUNT
         seen += page
-    assert [status.message.body[:1] for status in seen] == [b"%d" % number for number in range(8)]
+    bodies = [b"%d" % number for number in range(LARGE_COUNT)]
+    assert [status.message.body[:1] for status in seen] == bodies
     found: list[bytes] = []
     most = 0
-    while len(found) < 8:
+    while len(found) < LARGE_COUNT:
         if way == "pop":
-            batch = [message.body for message in queue.pop_many(8)]
+            batch = [message.body for message in queue.pop_many(LARGE_COUNT)]
         else:
-            jobs = queue.lease_many(8)
+            jobs = queue.lease_many(LARGE_COUNT)
             batch = [job.body for job in jobs]
             queue.ack_many(jobs)
         assert batch
         most = max(most, len(batch))
         found += [body[:1] for body in batch]
 
-    assert found == [b"%d" % number for number in range(8)]
-    assert most < 8
+    assert found == bodies
+    assert most < LARGE_COUNT
 
 
 def test_dead_letters_come_on_a_page_only_behind_all_that_lives(queue: Queue) -> None:
@@ -418,7 +422,7 @@ def test_one_lease_of_many_ends_alone(queue: Queue, there: Queue, clock: ManualC
 
 def test_a_push_elsewhere_wakes_who_waits(queue: Queue, there: Queue) -> None:
     """Waiting is for news, from any process."""
-    with meanwhile(lambda: queue.pop(wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: queue.pop(wait=LIMIT_SECONDS)) as outcome:
         there.push(b"news")
     message = outcome.result()
 
@@ -438,7 +442,7 @@ def test_a_release_elsewhere_wakes_who_waits(queue: Queue, there: Queue) -> None
     """What somebody gives back is news, too."""
     push_all(queue, 1)
     job = there.lease()
-    with meanwhile(lambda: queue.lease_many(3, wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: queue.lease_many(3, wait=LIMIT_SECONDS)) as outcome:
         job.release()
 
     assert [job.body for job in outcome.result()] == [b"0"]
@@ -448,7 +452,7 @@ def test_a_resume_elsewhere_wakes_who_waits(queue: Queue, there: Queue) -> None:
     """A paused queue has nothing to give until it goes on."""
     push_all(queue, 1)
     there.pause()
-    with meanwhile(lambda: queue.pop(wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: queue.pop(wait=LIMIT_SECONDS)) as outcome:
         there.resume()
 
     assert outcome.result() is not None
@@ -459,7 +463,7 @@ def test_who_waits_gets_a_delayed_message_when_it_is_due(
 ) -> None:
     """Nobody has to push or look for it."""
     queue.push(b"later", delay=0.05)
-    with meanwhile(lambda: there.lease(wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: there.lease(wait=LIMIT_SECONDS)) as outcome:
         clock.advance(seconds=1)
 
     assert outcome.result().body == b"later"
@@ -473,7 +477,7 @@ def test_who_waits_gets_the_message_of_a_dead_worker(
     doomed = world.open()
     doomed.queue("jobs").lease(ttl=0.05)
     world.crash(doomed)
-    with meanwhile(lambda: queue.lease(wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: queue.lease(wait=LIMIT_SECONDS)) as outcome:
         clock.advance(seconds=1)
 
     assert (outcome.result().body, outcome.result().attempt) == (b"0", 2)
@@ -545,7 +549,7 @@ def test_threads_may_push_and_pop_at_once(queue: Queue, there: Queue) -> None:
 
     def pop(handle: Queue) -> list[str]:
         found = []
-        while (message := handle.pop(wait=2)) is not None and message.text != "end":
+        while (message := handle.pop(wait=LIMIT_SECONDS)) is not None and message.text != "end":
             found.append(message.text)
         return found
 

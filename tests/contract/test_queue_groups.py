@@ -11,6 +11,7 @@ from segue.stores.contract import Queue, Store
 from segue.testing import ManualClock
 from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 
 def push_groups(queue: Queue, words: str) -> None:
@@ -81,7 +82,7 @@ def test_the_next_comes_when_one_is_acked(store: Store, other: Store) -> None:
     with pytest.raises(QueueEmpty):
         theirs.lease()
 
-    with meanwhile(lambda: theirs.lease(wait=30).text) as taken:
+    with meanwhile(lambda: theirs.lease(wait=LIMIT_SECONDS).text) as taken:
         job.ack()
 
     assert taken.result() == "a2"

@@ -11,6 +11,7 @@ from segue.stores.contract import MessageStatus, Store
 from segue.testing import ManualClock
 from tests.contract.queue_support import drain, meanwhile, push_all
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 
 def ids(page: list[MessageStatus]) -> list[str]:
@@ -56,7 +57,7 @@ def test_waiting_for_nothing_ends(store: Store) -> None:
 def test_waiting_ends_with_a_push_by_somebody_else(store: Store, other: Store) -> None:
     """Whoever pushes, in whichever process, wakes those who wait."""
     queue, theirs = store.queue("jobs"), other.queue("jobs")
-    with meanwhile(lambda: queue.wait(30)) as waited:
+    with meanwhile(lambda: queue.wait(LIMIT_SECONDS)) as waited:
         theirs.push(b"work")
 
     assert waited.result()
@@ -69,7 +70,7 @@ def test_a_paused_queue_has_nothing_to_wait_for(store: Store, other: Store) -> N
     queue.pause()
     assert not queue.wait(0)
 
-    with meanwhile(lambda: queue.wait(30)) as waited:
+    with meanwhile(lambda: queue.wait(LIMIT_SECONDS)) as waited:
         other.queue("jobs").resume()
 
     assert waited.result()

@@ -6,8 +6,9 @@ from segue import Item, QueueRules
 from segue.errors import InvalidArgument, QueueEmpty, QueueFull, QueueLocked
 from segue.stores.contract import Counts, Queue, Store
 from segue.testing import ManualClock
-from tests.contract.queue_support import PATIENCE_SECONDS, drain, meanwhile, push_all
+from tests.contract.queue_support import drain, meanwhile, push_all
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 
 def opened(store: Store, other: Store, rules: QueueRules) -> tuple[Queue, Queue]:
@@ -221,8 +222,8 @@ def test_a_push_waits_for_room(store: Store, other: Store) -> None:
     """block: it is taken in when somebody elsewhere makes room."""
     queue, there = opened(store, other, QueueRules(capacity=1, on_full="block"))
     queue.push(b"a")
-    with meanwhile(lambda: queue.push(b"b", wait=PATIENCE_SECONDS)) as outcome:
-        first = there.pop(wait=PATIENCE_SECONDS)
+    with meanwhile(lambda: queue.push(b"b", wait=LIMIT_SECONDS)) as outcome:
+        first = there.pop(wait=LIMIT_SECONDS)
     second = there.pop()
 
     assert first is not None
@@ -234,7 +235,7 @@ def test_many_wait_for_room_together(store: Store, other: Store) -> None:
     """All or none, also when they wait."""
     queue, there = opened(store, other, QueueRules(capacity=2, on_full="block"))
     queue.push_many([b"a", b"b"])
-    with meanwhile(lambda: queue.push_many([b"c", b"d"], wait=PATIENCE_SECONDS)):
+    with meanwhile(lambda: queue.push_many([b"c", b"d"], wait=LIMIT_SECONDS)):
         jobs = there.lease_many(2)
         jobs[0].ack()
         half = there.count().total
@@ -337,7 +338,7 @@ def test_who_waits_for_a_locked_queue_gets_its_turn(store: Store, other: Store) 
     queue, there = opened(store, other, QueueRules(max_leases=1))
     push_all(queue, 2)
     job = there.lease()
-    with meanwhile(lambda: queue.lease(wait=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: queue.lease(wait=LIMIT_SECONDS)) as outcome:
         job.ack()
 
     assert outcome.result().body == b"1"

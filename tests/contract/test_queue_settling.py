@@ -11,8 +11,9 @@ from segue.errors import InvalidArgument, LeaseLost, SegueError
 from segue.log.options import Duration
 from segue.stores.contract import Counts, Queue, Store
 from segue.testing import ManualClock
-from tests.contract.queue_support import drain, eventually, push_all
+from tests.contract.queue_support import drain, push_all
 from tests.contract.worlds import World
+from tests.waiting import wait_until
 
 NO_RECEIPTS = [
     "",
@@ -570,7 +571,7 @@ def test_long_work_is_kept_alive(queue: Queue, there: Queue, clock: ManualClock)
     with queue.lease(ttl=0.06) as job:
         for _ in range(4):
             clock.advance(seconds=0.04)
-            assert eventually(lambda: there.stats().leases[0].seconds_left > 0.05)
+            wait_until(lambda: there.stats().leases[0].seconds_left > 0.05)
     attempt = job.attempt
 
     assert attempt == 1
@@ -594,7 +595,7 @@ def test_a_worker_that_lost_its_lease_is_told_at_its_next_call(
         with queue.lease(ttl=0.06) as job:
             clock.advance(seconds=1)
             there.lease(ttl=100)
-            assert eventually(lambda: is_lost(job))
+            wait_until(lambda: is_lost(job))
             for call in (job.ack, job.release, job.fail, job.bury, job.extend):
                 with pytest.raises(LeaseLost):
                     call()

@@ -12,8 +12,9 @@ from segue.errors import (
 )
 from segue.stores.contract import Ring, Store
 from segue.testing import ManualClock
-from tests.contract.rings import PATIENCE_SECONDS, drain, fill, make_ring, meanwhile
+from tests.contract.rings import drain, fill, make_ring, meanwhile
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_lock_lasts_a_millisecond_to_a_week(ring: Ring, ttl: float) -> None:
 def test_who_waits_goes_on_when_the_lock_is_let_go(ring: Ring, there: Ring) -> None:
     transaction = ring.transaction("first", ttl=60)
     transaction.enqueue(b"first")
-    with meanwhile(lambda: there.enqueue(b"second", wait=PATIENCE_SECONDS)):
+    with meanwhile(lambda: there.enqueue(b"second", wait=LIMIT_SECONDS)):
         transaction.commit()
 
     assert drain(ring) == [b"first", b"second"]

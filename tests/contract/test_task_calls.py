@@ -25,6 +25,7 @@ from segue.testing import ManualClock
 from tests.contract.task_support import (
     AT_ONCE,
     TASK_WORLDS,
+    BurstWorker,
     TaskWorld,
     happenings,
     manual_app,
@@ -32,6 +33,7 @@ from tests.contract.task_support import (
     work,
     working,
 )
+from tests.waiting import LIMIT_SECONDS, run_other_tasks, wait_until
 
 
 @dataclass
@@ -81,7 +83,7 @@ def test_an_async_task_called_is_its_coroutine(app: App) -> None:
 
     @app.task
     async def add(left: int, right: int) -> int:
-        await asyncio.sleep(0)
+        await run_other_tasks()
         return left + right
 
     assert asyncio.run(add(1, 2)) == 3
@@ -101,7 +103,7 @@ def test_a_queued_call_gets_what_it_was_given_and_gives_back_what_it_returns(
 
     @app.task
     async def later(moment: datetime) -> datetime:
-        await asyncio.sleep(0)
+        await run_other_tasks()
         return moment + timedelta(days=1)
 
     moved = move.enqueue(Point(1, 2), Point(3, 4), Point(5, 6), factor=2)
@@ -329,7 +331,7 @@ def test_calls_with_the_same_key_run_one_after_another(app: App) -> None:
     running: dict[str, int] = {}
     most: dict[str, int] = {}
     ran: list[tuple[str, int]] = []
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=LIMIT_SECONDS)
 
     @app.task(key="user")
     def job(user: str, number: int) -> None:
@@ -368,7 +370,7 @@ def test_no_more_run_at_once_than_a_task_says(app: App) -> None:
     """However many could."""
     lock = threading.Lock()
     running = most = 0
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=LIMIT_SECONDS)
 
     @app.task(concurrency=2)
     def job() -> None:
@@ -442,7 +444,7 @@ def test_who_waits_is_told_when_the_result_is_there(app: App) -> None:
 
     with working(Worker(app)):
         there = asyncio.run(both())
-        third = job.enqueue(3).get(20)
+        third = job.enqueue(3).get(LIMIT_SECONDS)
 
     assert (there, third) == ([2, 3], 4)
 
@@ -572,11 +574,11 @@ def test_an_async_task_knows_itself_among_others(app: App) -> None:
             together.append(asyncio.Event())
         if number == 2:
             together[0].set()
-        await asyncio.wait_for(together[0].wait(), 10)
+        await asyncio.wait_for(together[0].wait(), LIMIT_SECONDS)
         return current().id
 
     results = job.map([0, 1, 2])
-    Worker(app, kind="async", min_size=3, burst=True).run()
+    BurstWorker(app, kind="async", min_size=3, burst=True).run()
 
     assert [result.get(0) for result in results] == [result.id for result in results]
 
@@ -659,16 +661,16 @@ def test_a_request_that_comes_too_late_is_not_kept(app: App) -> None:
     @app.task
     def job() -> int:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(LIMIT_SECONDS)
         return 1
 
     result = job.enqueue()
     with working(Worker(app)) as worker:
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         worker._keeper._cancels_looked = float("inf")  # It looks away while the request comes.
         result.cancel()
         go_on.set()
-        value = result.get(20)
+        value = result.get(LIMIT_SECONDS)
     work(app)
 
     assert value == 1
@@ -703,16 +705,14 @@ def test_a_running_task_can_be_cancelled(app: App) -> None:
     @app.task
     def job() -> None:
         begun.set()
-        while True:
-            current().check()
-            threading.Event().wait(0.01)
+        wait_until(lambda: current().check())  # Raises once it is cancelled.
 
     result = job.enqueue()
     with working(Worker(app)):
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         is_cancelled = result.cancel()
         with pytest.raises(TaskCancelled):
-            result.get(20)
+            result.get(LIMIT_SECONDS)
 
     assert is_cancelled
     assert result.state is State.CANCELLED

@@ -16,9 +16,9 @@ from tests.contract.task_support import (
     AT_ONCE,
     TASK_WORLDS,
     TIMED,
+    BurstWorker,
     TaskWorld,
     events_of,
-    eventually,
     happenings,
     letters,
     manual_app,
@@ -26,6 +26,7 @@ from tests.contract.task_support import (
     work,
     working,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 MINUTE = 60
 
@@ -101,16 +102,16 @@ def test_a_task_is_pending_then_processing_then_completed(app: App) -> None:
     @app.task
     def job() -> int:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(LIMIT_SECONDS)
         return 5
 
     result = job.enqueue()
     seen = [result.state]
     with working(Worker(app)):
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         seen.append(result.state)
         go_on.set()
-        value = result.get(20)
+        value = result.get(LIMIT_SECONDS)
         seen.append(result.state)
 
     assert seen == [State.PENDING, State.PROCESSING, State.COMPLETED]
@@ -527,7 +528,7 @@ def test_a_record_says_when_everything_happened(app: App, clock: ManualClock) ->
     pushed_us = clock()
     result = job.enqueue(4)
     clock.advance(seconds=2)
-    Worker(app, burst=True, name="worker-7").run()
+    BurstWorker(app, burst=True, name="worker-7").run()
     record = result.record()
 
     assert (record.pushed_us, record.started_us) == (pushed_us, pushed_us + 2_000_000)
@@ -546,7 +547,7 @@ def test_progress_is_seen_while_a_task_runs(world: TaskWorld) -> None:
         def job() -> None:
             current().progress({"done": 3, "of": 10})
             told.set()
-            go_on.wait(20)
+            go_on.wait(LIMIT_SECONDS)
             current().progress(1.0)
 
         def is_told() -> bool:
@@ -556,14 +557,13 @@ def test_progress_is_seen_while_a_task_runs(world: TaskWorld) -> None:
         result = job.enqueue()
         before = result.progress
         with working(Worker(app)):
-            assert told.wait(20)
-            is_seen = eventually(is_told)
+            assert told.wait(LIMIT_SECONDS)
+            wait_until(is_told)
             state = result.state
             go_on.set()
-            result.get(20)
+            result.get(LIMIT_SECONDS)
 
         assert before is None
-        assert is_seen
         assert state is State.PROCESSING
         assert result.progress == 1.0
         assert "processing" in happenings(app, result.id)

@@ -16,9 +16,8 @@ from segue.errors import (
     StoreClosed,
 )
 from segue.testing import ManualClock
-from tests.contract.queue_support import eventually, meanwhile
+from tests.contract.queue_support import meanwhile
 from tests.contract.topic_support import (
-    PATIENCE_SECONDS,
     USUAL,
     committed,
     fill,
@@ -28,6 +27,7 @@ from tests.contract.topic_support import (
     values,
 )
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PARTITIONS = 4
@@ -777,7 +777,7 @@ def test_a_member_that_waits_is_woken_by_an_append(
     """From another process, to any of its partitions."""
     with join(group) as member:
         member.poll()
-        with meanwhile(lambda: member.poll(timeout=PATIENCE_SECONDS)) as outcome:
+        with meanwhile(lambda: member.poll(timeout=LIMIT_SECONDS)) as outcome:
             other.topic("orders").append(b"x", partition=3)
 
         assert places(outcome.result()) == [(3, 2)]
@@ -789,7 +789,7 @@ def test_a_member_that_waits_takes_over_from_who_leaves(group: Group, there: Gro
     settle(one, two)
     one.poll()
     one.commit()
-    with meanwhile(lambda: one.poll(timeout=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: one.poll(timeout=LIMIT_SECONDS)) as outcome:
         two.close()
 
     assert sorted(places(outcome.result())) == [(2, 0), (2, 1), (3, 0), (3, 1)]
@@ -802,14 +802,14 @@ def test_a_member_that_waits_gives_up_what_others_should_have(
     """Who joins does not wait for the next record."""
     one = join(group)
     one.poll()
-    with meanwhile(lambda: one.poll(timeout=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: one.poll(timeout=LIMIT_SECONDS)) as outcome:
         two = join(there)
 
         def has_its_share() -> bool:
             two.poll(1)
             return len(two.assignment) == 2
 
-        assert eventually(has_its_share)
+        wait_until(has_its_share)
         fill(topic, 1, first=2)
 
     assert values(outcome.result()) == [b"0/2"]

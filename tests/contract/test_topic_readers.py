@@ -9,7 +9,6 @@ from segue.errors import InvalidName, OffsetNotWritten, OffsetTrimmed, StoreClos
 from segue.testing import ManualClock
 from tests.contract.queue_support import meanwhile
 from tests.contract.topic_support import (
-    PATIENCE_SECONDS,
     USUAL,
     committed,
     fill,
@@ -19,6 +18,7 @@ from tests.contract.topic_support import (
     values,
 )
 from tests.contract.worlds import World
+from tests.waiting import LIMIT_SECONDS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -388,7 +388,7 @@ def test_polling_what_is_not_there_returns_nothing(topic: Topic) -> None:
 def test_who_waits_is_woken_by_an_append(topic: Topic, there: Topic, partition: int) -> None:
     """From another process, to any partition."""
     reader = topic.reader("audit")
-    with meanwhile(lambda: reader.poll(timeout=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: reader.poll(timeout=LIMIT_SECONDS)) as outcome:
         there.append(b"x", partition=partition)
 
     assert places(outcome.result()) == [(partition, 0)]

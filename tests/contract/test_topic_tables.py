@@ -9,7 +9,6 @@ from segue import Event, Store, Topic, TopicRules
 from segue.testing import ManualClock
 from tests.contract.queue_support import meanwhile
 from tests.contract.topic_support import (
-    PATIENCE_SECONDS,
     SMALL,
     USUAL,
     fill,
@@ -18,6 +17,7 @@ from tests.contract.topic_support import (
     rows,
     table_rows,
 )
+from tests.waiting import LIMIT_SECONDS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -253,7 +253,7 @@ def test_removed_records_are_passed_over_by_tables(topic: Topic) -> None:
 def test_who_waits_for_a_table_gets_it(topic: Topic, there: Topic) -> None:
     """When the first record comes, from another process."""
     reader = topic.reader("audit")
-    with meanwhile(lambda: reader.poll_table(timeout=PATIENCE_SECONDS)) as outcome:
+    with meanwhile(lambda: reader.poll_table(timeout=LIMIT_SECONDS)) as outcome:
         fill(there, 1, partition=1)
 
     assert places_of(outcome.result()) == [(1, 0)]

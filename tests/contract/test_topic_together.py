@@ -11,7 +11,6 @@ import pytest
 from segue import Event, Member, Store, Topic
 from segue.errors import OffsetTrimmed, ProducerBusy, StoreClosed
 from tests.contract.topic_support import (
-    PATIENCE_SECONDS,
     SMALL,
     USUAL,
     fill,
@@ -21,6 +20,7 @@ from tests.contract.topic_support import (
     table_rows,
     values,
 )
+from tests.waiting import LIMIT_SECONDS
 
 MANY = 3_000
 
@@ -208,10 +208,10 @@ def test_keeping_house_disturbs_nobody(store: Store, other: Store) -> None:
         work = [threads.submit(append), threads.submit(keep_house)]
         found: list[tuple[int, int]] = []
         while not found or found[-1] != (0, 299):
-            found += places(reader.poll(timeout=PATIENCE_SECONDS))
+            found += places(reader.poll(timeout=LIMIT_SECONDS))
             reader.commit()
         for each in work:
-            each.result(PATIENCE_SECONDS)
+            each.result(LIMIT_SECONDS)
     topic.roll()
     topic.compact()
 
@@ -238,7 +238,7 @@ def test_who_waits_is_told_when_the_store_is_closed(store: Store, topic: Topic) 
         store.close()
         for outcome in outcomes:
             with pytest.raises(StoreClosed):
-                outcome.result(PATIENCE_SECONDS)
+                outcome.result(LIMIT_SECONDS)
 
 
 def test_who_reads_while_others_delete_is_told(topic: Topic, there: Topic) -> None:

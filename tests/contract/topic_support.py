@@ -19,7 +19,6 @@ SMALL_SEGMENT_BYTES: Final = 12_288
 SMALL: Final = TopicRules(segment_bytes=SMALL_SEGMENT_BYTES)
 USUAL: Final = TopicRules(segment_bytes=1 << 18)
 """Large enough for every test that does not want to fill a segment, and quick to verify."""
-PATIENCE_SECONDS: Final = 30.0
 
 Row = tuple[int, int, bytes | None, bytes | None, dict[str, str], int]
 

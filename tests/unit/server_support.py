@@ -9,12 +9,10 @@ import json
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from segue.clock import Clock, Ticks, system_clock, system_ticks
@@ -25,10 +23,7 @@ from segue.server.tokens import RoleName, Token, add_token, make_token
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
 from tests.http_server import shared_http_server
-
-PATIENCE_SECONDS: Final = 60.0
-"""Longer than anything here takes on any machine."""
-LOOK_SECONDS: Final = 0.002
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class Place:
         """Return a connection on which nothing was said yet."""
         where = urlsplit(self.url)
         return socket.create_connection(
-            (where.hostname or "", where.port or 0), timeout=PATIENCE_SECONDS
+            (where.hostname or "", where.port or 0), timeout=LIMIT_SECONDS
         )
 
     @contextmanager
@@ -78,9 +73,7 @@ class Place:
     ) -> Iterator[http.client.HTTPResponse]:
         """Yield an answer whose body is still to be read; bytes are sent as they are."""
         where = urlsplit(self.url)
-        line = http.client.HTTPConnection(
-            where.hostname or "", where.port, timeout=PATIENCE_SECONDS
-        )
+        line = http.client.HTTPConnection(where.hostname or "", where.port, timeout=LIMIT_SECONDS)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         said = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -115,13 +108,13 @@ class Place:
 
         def wait(has_begun: threading.Event) -> None:
             has_begun.set()
-            is_over.wait(PATIENCE_SECONDS)
+            is_over.wait(LIMIT_SECONDS)
 
         for each in begun:
             self.app.threads._pool.submit(wait, each)
         try:
             for each in begun:
-                assert each.wait(PATIENCE_SECONDS)
+                assert each.wait(LIMIT_SECONDS)
             yield
         finally:
             is_over.set()
@@ -175,11 +168,8 @@ def new_token(
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Return once it is so, which somebody else brings about."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_SECONDS)
+    """Wait until `is_so()`."""
+    wait_until(is_so)
 
 
 def cut(connection: socket.socket) -> None:

@@ -1,15 +1,19 @@
 """What the tests of the log share: small segments, a clock to turn, and ways to do damage."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from segue import Log, Record
 from segue.clock import Clock, system_clock
 from segue.log.disk import Disk
 from segue.log.options import SyncName
+from tests.waiting import wait_until
 
 HEADER_BYTES: Final = 4096
 SLOT_BYTES: Final = 40
@@ -141,6 +145,29 @@ def destroy_header(path: Path) -> None:
     flip_bit(path, SECOND_HEADER)
 
 
+def failing_cases(check: Callable[..., None], cases: Iterable[object]) -> list[str]:
+    """Call `check` with each case and return a line for each that fails, to assert that none does.
+
+    A tuple is passed as several arguments. A mapping holds cases by the name shown for them.
+    """
+    named: Iterable[tuple[object, object]]
+    named = cases.items() if isinstance(cases, Mapping) else ((case, case) for case in cases)
+    failures = []
+    for name, case in named:
+        try:
+            check(*case) if isinstance(case, tuple) else check(case)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - all are reported.
+            failures.append(f"{_shown(name)}: {type(error).__name__}: {error}")
+    return failures
+
+
+def _shown(case: object) -> str:
+    try:
+        return repr(case)[:200]
+    except ValueError as error:  # Python refuses to write out very large integers.
+        return f"a case without a repr ({error})"
+
+
 def slot_position(index: int) -> int:
     return HEADER_BYTES + index * SLOT_BYTES
 
@@ -150,12 +177,13 @@ def no_descriptor_left_open() -> Iterator[None]:
     """Fail if the block leaves more files open than it found."""
     before = _open_files()
     yield
-    assert _open_files() == before
+    # Threads of earlier tests may still open and close files of theirs.
+    wait_until(lambda: not _open_files() - before, "no descriptor is left open")
 
 
-def _open_files() -> list[str]:
-    opened = []
+def _open_files() -> Counter[str]:
+    opened: Counter[str] = Counter()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # The listing's own.
-            opened.append(str(link.readlink()))
-    return sorted(opened)
+            opened[str(link.readlink())] += 1
+    return opened

@@ -18,7 +18,8 @@ from segue.errors import (
     RingNotFound,
     StoreClosed,
 )
-from tests.unit.aio_support import eventually, opened
+from tests.unit.aio_support import eventually, opened, waits
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_queues_are_pushed_to_looked_at_and_popped(scratch: Path) -> None:
@@ -243,8 +244,7 @@ def test_a_refusal_is_not_waited_out(scratch: Path) -> None:
 
             await queue.configure(QueueRules(capacity=1, on_full="block"))
             pushing = asyncio.create_task(queue.push(b"c"))
-            await asyncio.sleep(0.05)
-            assert not pushing.done()
+            await waits(pushing)
             await queue.pop()
             assert await pushing == "0-1"
 
@@ -269,14 +269,13 @@ def test_a_store_serves_one_event_loop_after_the_other(scratch: Path) -> None:
         await store.queue("mail").push(b"a")
         await (await store.queue("mail").lease()).ack()
         waiting = asyncio.create_task(store.queue("mail").lease(wait=None))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
+        await waits(waiting)
         return store
 
     async def second(store: aio.Store) -> bytes:
         queue = store.queue("mail")
-        waiting = asyncio.create_task(queue.lease(wait=10))
-        await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(queue.lease(wait=LIMIT_SECONDS))
+        await waits(waiting)
         await queue.push(b"b")
         async with store, await waiting as job:
             return job.body
@@ -291,7 +290,9 @@ def test_two_event_loops_may_share_a_store(scratch: Path) -> None:
     taken: list[bytes] = []
 
     async def take() -> None:
-        jobs = await asyncio.gather(*[store.queue("mail").lease(wait=20) for _ in range(10)])
+        jobs = await asyncio.gather(
+            *[store.queue("mail").lease(wait=LIMIT_SECONDS) for _ in range(10)]
+        )
         taken.extend([job.body for job in jobs])
 
     threads = [threading.Thread(target=asyncio.run, args=[take()]) for _ in range(2)]
@@ -312,7 +313,7 @@ def test_closing_joins_all_threads_and_ends_all_waits(scratch: Path) -> None:
         store = await aio.open(scratch / "data", sync="os")
         queue = store.queue("mail")
         waiting = [asyncio.create_task(queue.lease(wait=None)) for _ in range(5)]
-        await asyncio.sleep(0.02)
+        await waits(*waiting)
         await store.close()
         await store.close()
 
@@ -390,7 +391,7 @@ def test_a_lock_whose_renewal_hangs_costs_no_other(scratch: Path) -> None:
         async with opened(scratch) as store:
             heartbeat = store._threads.heartbeat
             pulses = [heartbeat.start(step, 0.03) for step in (hang, is_renewed.set)]
-            found = await asyncio.to_thread(is_renewed.wait, 20)
+            found = await asyncio.to_thread(is_renewed.wait, LIMIT_SECONDS)
             may_end.set()
             for pulse in pulses:
                 pulse.stop()

@@ -12,10 +12,12 @@ import pytest
 import segue
 from segue import QueueRules, aio
 from segue.aio._threads import Threads
+from segue.delivery.message import DeadLetter
 from segue.errors import QueueEmpty, StoreClosed
 from segue.stores import contract
 from tests.conftest import TORTURE
 from tests.unit.aio_support import opened, waits
+from tests.waiting import LIMIT_SECONDS, random_pause_async, run_other_tasks, wait_until_async
 
 ROUNDS = 1_000 if TORTURE else 60
 
@@ -37,12 +39,11 @@ class Gate:
 
     def __call__(self) -> object:
         self.has_begun.set()
-        self._may_end.wait(20)
+        self._may_end.wait(LIMIT_SECONDS)
         return self._result
 
     async def begun(self) -> None:
-        while not self.has_begun.is_set():
-            await asyncio.sleep(0.001)
+        await wait_until_async(self.has_begun.is_set)
 
     def open(self) -> None:
         self._may_end.set()
@@ -62,7 +63,7 @@ def test_what_is_granted_to_a_cancelled_task_is_given_back() -> None:
         await gate.begun()
         for _ in range(3):  # Once, or again and again.
             task.cancel()
-            await asyncio.sleep(0.001)
+            await run_other_tasks(10)
             assert not task.done()
         gate.open()
         with pytest.raises(asyncio.CancelledError):
@@ -105,7 +106,7 @@ def test_what_a_cancelled_task_takes_for_good_reaches_it() -> None:
 
         async def work() -> object:
             found = await threads.take(gate, lambda _: False)
-            await asyncio.sleep(0)  # Its work is not disturbed.
+            await run_other_tasks()  # Its work is not disturbed.
             with pytest.raises(asyncio.CancelledError):
                 threads.collect_debt()
             threads.collect_debt()
@@ -114,7 +115,7 @@ def test_what_a_cancelled_task_takes_for_good_reaches_it() -> None:
         task = asyncio.create_task(work())
         await gate.begun()
         task.cancel()
-        await asyncio.sleep(0)
+        await run_other_tasks()
         gate.open()
 
         assert await task == "a message"
@@ -129,10 +130,21 @@ def test_a_timeout_that_is_over_is_not_owed() -> None:
     async def main() -> None:
         threads = Threads()
         gate = Gate("a message")
-        asyncio.get_running_loop().call_later(0.05, gate.open)
-        async with asyncio.timeout(0.01):
+        taker = asyncio.current_task()
+        assert taker is not None
+
+        async def end(timeout: asyncio.Timeout) -> None:
+            await gate.begun()
+            timeout.reschedule(asyncio.get_running_loop().time())
+            await wait_until_async(taker.cancelling)
+            await run_other_tasks()
+            gate.open()
+
+        async with asyncio.timeout(LIMIT_SECONDS) as timeout:
+            ending = asyncio.create_task(end(timeout))
             found = await threads.take(gate, lambda _: False)
 
+        await ending
         threads.collect_debt()
         assert found == "a message"
         await threads.close(lambda: None)
@@ -165,7 +177,7 @@ def test_a_call_that_has_not_begun_never_happens() -> None:
         await gate.begun()
         late: list[str] = []
         task = asyncio.create_task(threads.call(lambda: late.append("happened")))
-        await asyncio.sleep(0)
+        await run_other_tasks()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -192,7 +204,7 @@ def test_cancelled_waits_leave_no_lease(scratch: Path) -> None:
                 for wait in (
                     lambda: queue.lease(wait=None),
                     lambda: queue.lease_many(3, wait=None),
-                    lambda: queue.lease(wait=20),
+                    lambda: queue.lease(wait=LIMIT_SECONDS),
                 ):
                     task: asyncio.Task[object] = asyncio.create_task(wait())
                     await waits(task)
@@ -233,7 +245,9 @@ def test_a_cancelled_wait_leaves_no_transaction(scratch: Path) -> None:
             await ring.enqueue(b"a")
             with elsewhere(scratch) as other:
                 held = other.ring("bus").transaction(ttl=30)
-                task: asyncio.Task[object] = asyncio.create_task(ring.transaction(ttl=30, wait=20))
+                task: asyncio.Task[object] = asyncio.create_task(
+                    ring.transaction(ttl=30, wait=None)
+                )
                 await waits(task)
                 task.cancel()
                 held.abort()
@@ -257,7 +271,7 @@ def test_no_message_is_lost_however_pops_are_cancelled(scratch: Path) -> None:
                 there = other.queue("mail")
                 for _ in range(ROUNDS):
                     task = asyncio.create_task(queue.pop(wait=None))
-                    await asyncio.sleep(chance.random() * 0.003)
+                    await random_pause_async(chance, 0.003)
                     is_cancelled_first = chance.random() < 0.5
                     if is_cancelled_first:
                         task.cancel()
@@ -280,9 +294,9 @@ def test_no_message_is_stuck_however_leases_are_cancelled(scratch: Path) -> None
             acked = 0
             for _ in range(ROUNDS):
                 task = asyncio.create_task(queue.lease(wait=None))
-                await asyncio.sleep(chance.random() * 0.003)
+                await random_pause_async(chance, 0.003)
                 pushing = asyncio.create_task(queue.push(b"a"))
-                await asyncio.sleep(chance.random() * 0.001)
+                await random_pause_async(chance, 0.001)
                 task.cancel()
                 await pushing
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
@@ -308,14 +322,14 @@ def test_a_cancelled_worker_handles_what_it_got_and_ends(scratch: Path) -> None:
                 while True:
                     message = await queue.pop(wait=None)
                     assert message is not None
-                    await asyncio.sleep(0)
+                    await run_other_tasks()
                     handled.append(message.body)
 
             with elsewhere(scratch) as other:
                 worker: asyncio.Task[object] = asyncio.create_task(work())
                 await waits(worker)
                 worker.cancel()
-                await asyncio.sleep(0)  # The cancellation is with it; its call is under way.
+                await run_other_tasks()  # The cancellation is with it; its call is under way.
                 other.queue("mail").push(b"a")
                 with pytest.raises(asyncio.CancelledError):
                     await worker
@@ -342,7 +356,7 @@ def test_one_who_leaves_the_line_does_not_hold_up_the_others(scratch: Path) -> N
         async with opened(scratch) as store:
             queue = store.queue("mail")
             tasks = [asyncio.create_task(queue.lease(wait=None)) for _ in range(10)]
-            await asyncio.sleep(0.03)
+            await waits(*tasks)
             for place in (0, 4, 9):
                 tasks[place].cancel()
             await queue.push_many([b"%d" % number for number in range(7)])
@@ -409,13 +423,26 @@ def test_a_cancelled_redrive_ends_at_the_next_letter(scratch: Path) -> None:
             await queue.push_many([b"a"] * 300)
             for job in await queue.lease_many(300):
                 await queue.nack(job, outcome="dead")
-            task: asyncio.Task[object] = asyncio.create_task(queue.redrive(rate=20))
-            await waits(task)
+            second_asked, may_go_on = threading.Event(), threading.Event()
+            asked: list[DeadLetter] = []
+
+            def where(letter: DeadLetter) -> bool:
+                asked.append(letter)
+                if len(asked) == 2:
+                    second_asked.set()
+                    may_go_on.wait(LIMIT_SECONDS)
+                return True
+
+            task = asyncio.create_task(queue.redrive(where=where, rate=20))
+            await wait_until_async(second_asked.is_set)
             task.cancel()
+            await run_other_tasks(3)
+            may_go_on.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
 
-            assert (await queue.count()).dead > 250
+            assert len(asked) == 2
+            assert (await queue.count()).dead >= 298
 
     asyncio.run(main())
 
@@ -426,7 +453,7 @@ def test_a_cancelled_opening_leaves_no_thread(scratch: Path) -> None:
     async def main() -> None:
         for _ in range(10):
             task = asyncio.create_task(aio.open(scratch / "data", exclusive=True))
-            await asyncio.sleep(0)
+            await run_other_tasks()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -440,7 +467,7 @@ def test_a_cancelled_close_is_a_close(scratch: Path) -> None:
     async def main() -> None:
         store = await aio.open(scratch / "data", sync="os")
         task = asyncio.create_task(store.close())
-        await asyncio.sleep(0)
+        await run_other_tasks()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

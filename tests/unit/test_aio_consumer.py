@@ -62,7 +62,7 @@ def test_stop_ends_a_wait_from_anywhere(scratch: Path) -> None:
 
             loops = [queue.consume() for _ in range(20)]
             tasks = [asyncio.create_task(work(jobs)) for jobs in loops]
-            await asyncio.sleep(0.05)
+            await waits(*tasks)
             for jobs in loops[:10]:
                 jobs.stop()
             stopping = [threading.Thread(target=jobs.stop) for jobs in loops[10:]]

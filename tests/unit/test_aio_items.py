@@ -2,22 +2,28 @@
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from segue import Event, TopicRecord, aio
-from segue.aio._items import FETCH_ITEMS_MAX, Items
+from segue.aio import _waiting
+from segue.aio._items import FETCH_ITEMS_MAX, Following, Items
 from segue.aio._threads import CALL_THREADS_MAX, WAIT_THREADS_MAX, Threads
 from segue.errors import InvalidArgument, OffsetTrimmed, QueueEmpty, StoreClosed
 from tests.unit.aio_support import opened, waits
+from tests.waiting import LIMIT_SECONDS, random_pause_async, run_other_tasks, wait_until_async
+
+T = TypeVar("T")
 
 
-async def next_of(items: aio.Items[TopicRecord]) -> TopicRecord:
+async def next_of(items: aio.Items[T]) -> T:
     return await anext(items)
 
 
@@ -47,21 +53,25 @@ def test_what_goes_wrong_is_told_after_all_that_came_before() -> None:
 
 def test_whoever_is_cancelled_can_ask_again() -> None:
     """For the very item that did not come in time."""
-    may_go_on = threading.Event()
+    is_fetching, may_go_on = threading.Event(), threading.Event()
 
     def source() -> Iterator[int]:
         yield 0
-        may_go_on.wait(20)
+        is_fetching.set()
+        may_go_on.wait(LIMIT_SECONDS)
         yield from range(1, 10)
 
     async def main() -> None:
         threads = Threads()
         items = Items(threads, source)
         found = [await anext(items)]
-        asyncio.get_running_loop().call_later(0.05, may_go_on.set)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await anext(items)
+        asking = asyncio.create_task(next_of(items))
+        await wait_until_async(is_fetching.is_set)
+        asking.cancel()
+        await run_other_tasks(3)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
         found += [item async for item in items]
 
         assert found == [*range(10)]
@@ -135,8 +145,19 @@ def test_following_begins_by_awaiting_it(scratch: Path) -> None:
     asyncio.run(main())
 
 
-def test_whoever_waits_for_the_latest_gets_nothing_older(scratch: Path) -> None:
+def test_whoever_waits_for_the_latest_gets_nothing_older(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long that takes: where it began is kept for partitions where nothing comes, too."""
+    monkeypatch.setattr(_waiting, "BLOCK_SECONDS", 0.001)
+    looks: list[float] = []
+    look = Following._look
+
+    def counted(following: Following, seconds: float) -> bool:
+        looks.append(seconds)
+        return look(following, seconds)
+
+    monkeypatch.setattr(Following, "_look", counted)
 
     async def main() -> None:
         async with opened(scratch) as store:
@@ -144,14 +165,13 @@ def test_whoever_waits_for_the_latest_gets_nothing_older(scratch: Path) -> None:
             await topic.append_many([Event(value=b"old", partition=n) for n in range(3)])
             following = topic.follow()
             task = asyncio.create_task(next_of(following))
-            await asyncio.sleep(0.25)
+            await wait_until_async(lambda: len(looks) >= 3)
             await topic.append(b"new", partition=1)
             found = await task
 
             assert (found.value, found.partition) == (b"new", 1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await anext(following)
+            await topic.append_many([Event(value=b"last", partition=n) for n in range(3)])
+            assert [(await anext(following)).value for _ in range(3)] == [b"last"] * 3
 
     asyncio.run(main())
 
@@ -176,7 +196,7 @@ def test_following_yields_what_comes_once_and_in_order(scratch: Path) -> None:
 
             following = asyncio.create_task(follow())
             for number, count in enumerate(counts):
-                await asyncio.sleep(0.02)
+                await waits(following)
                 await topic.append_many([b"x"] * count)
                 if number == 3:
                     await topic.grow(4)
@@ -216,17 +236,22 @@ def test_a_follower_that_is_cancelled_can_ask_again(scratch: Path) -> None:
     async def main() -> None:
         async with opened(scratch) as store:
             topic = store.topic("orders", partitions=2)
-            following = await topic.follow(timeout=0.05)
+            following = await topic.follow()
+            chance = random.Random(10)
             found: list[TopicRecord] = []
             for number in range(10):
                 task = asyncio.create_task(next_of(following))
-                await asyncio.sleep(0.005 * (number % 4))
+                await random_pause_async(chance, 0.015)
                 task.cancel()
                 await topic.append(b"%d" % number)
                 with contextlib.suppress(asyncio.CancelledError):
                     found.append(await task)
-            found += [record async for record in following]
+            while len(found) < 10:
+                found.append(await anext(following))
+            await topic.append_many([Event(value=b"last", partition=n) for n in range(2)])
+            last = [(await anext(following)).value for _ in range(2)]
 
+            assert last == [b"last"] * 2
             assert sorted(record.value or b"" for record in found) == [
                 b"%d" % number for number in range(10)
             ]
@@ -241,7 +266,7 @@ def test_whoever_follows_is_told_what_is_gone(scratch: Path) -> None:
             await topic.append(b"a")
             following = topic.follow("earliest")
             await anext(following)
-            task: asyncio.Task[object] = asyncio.create_task(next_of(following))
+            task = asyncio.create_task(next_of(following))
             await waits(task)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -263,7 +288,7 @@ def test_a_follower_that_is_closed_ends(scratch: Path) -> None:
         async with opened(scratch) as store:
             topic = store.topic("orders", partitions=1)
             following = topic.follow()
-            task: asyncio.Task[object] = asyncio.create_task(next_of(following))
+            task = asyncio.create_task(next_of(following))
             await waits(task)
             await following.aclose()
             with pytest.raises(StopAsyncIteration):
@@ -284,7 +309,8 @@ def test_more_wait_for_records_than_there_are_threads(scratch: Path) -> None:
             readers = [await topic.reader(f"reader-{number}") for number in range(count)]
             follows = [asyncio.create_task(next_of(each)) for each in followers]
             polls = [asyncio.create_task(each.poll(timeout=None)) for each in readers]
-            await asyncio.sleep(0.05)
+            await waits(*follows, in_thread=False)
+            await waits(*polls, in_thread=False)
             await topic.append(b"a")
 
             assert [record.value for record in await asyncio.gather(*follows)] == [b"a"] * count
@@ -304,15 +330,13 @@ def test_closing_the_store_ends_every_wait_for_records(scratch: Path) -> None:
         store = await aio.open(scratch / "data", sync="os")
         topic = store.topic("orders", partitions=2)
         reader, member = await topic.reader("audit"), await topic.group("workers").join()
-        tasks: list[asyncio.Task[object]] = [
-            asyncio.create_task(next_of(topic.follow())),
-            asyncio.create_task(reader.poll(timeout=None)),
-            asyncio.create_task(member.poll(timeout=None)),
-        ]
-        await asyncio.sleep(0.05)
+        following = asyncio.create_task(next_of(topic.follow()))
+        polls = [asyncio.create_task(each.poll(timeout=None)) for each in (reader, member)]
+        await waits(following)
+        await waits(*polls)
         await store.close()
 
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        outcomes = await asyncio.gather(following, *polls, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StoreClosed] * 3
 
     asyncio.run(main())

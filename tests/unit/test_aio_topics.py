@@ -22,6 +22,7 @@ from segue.errors import (
 )
 from segue.stores import topic_contract
 from tests.unit.aio_support import opened, waits
+from tests.waiting import LIMIT_SECONDS, wait_until_async
 
 
 def values(records: list[TopicRecord]) -> list[bytes]:
@@ -250,7 +251,7 @@ def test_a_poll_ends_as_soon_as_there_is_something_or_in_time(scratch: Path) -> 
                 assert await reader.poll(timeout=timedelta(milliseconds=10)) == []
                 assert await reader.poll(timeout=0.15) == []
                 polling = asyncio.create_task(reader.poll(timeout=None))
-                await asyncio.sleep(0.02)
+                await waits(polling)
                 await topic.append(b"a", partition=1)
                 assert values(await polling) == [b"a"]
                 with pytest.raises(InvalidArgument, match="timeout"):
@@ -357,7 +358,7 @@ def test_callbacks_of_a_member_may_commit(scratch: Path) -> None:
 
             def commit(partitions: list[int]) -> None:
                 revoked.append(partitions)
-                asyncio.run_coroutine_threadsafe(first.commit(), loop).result(10)
+                asyncio.run_coroutine_threadsafe(first.commit(), loop).result(LIMIT_SECONDS)
 
             group = topic.group("workers")
             first = await group.join(on_assign=assigned.append, on_revoke=commit)
@@ -386,7 +387,9 @@ def test_many_members_may_commit_in_callbacks_at_once(scratch: Path) -> None:
             members: list[aio.Member] = []
 
             def commit(number: int, _: list[int]) -> None:
-                asyncio.run_coroutine_threadsafe(members[number].commit(), loop).result(10)
+                asyncio.run_coroutine_threadsafe(members[number].commit(), loop).result(
+                    LIMIT_SECONDS
+                )
 
             topics = [store.topic(f"orders-{number}", partitions=2) for number in range(24)]
             for number, topic in enumerate(topics):
@@ -436,10 +439,10 @@ class CallingMember:
         return [TopicRecord(0, 0, None, b"", {}, 0)]
 
     def _revoke(self, _: list[int]) -> None:
-        asyncio.run_coroutine_threadsafe(self._commit_late(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._commit_late(), self.loop).result(LIMIT_SECONDS)
 
     async def _commit_late(self) -> None:
-        await asyncio.sleep(0.02)
+        await wait_until_async(self.threads._waits._work_queue.empty)  # Other polls have begun.
         await self.twin.commit()
 
     def commit(self, offsets: object) -> None:

@@ -17,6 +17,7 @@ from segue.errors import OffsetTrimmed, ProducerBusy
 from segue.stores import topic_contract
 from tests.conftest import TORTURE
 from tests.unit.aio_support import opened, waits
+from tests.waiting import LIMIT_SECONDS, random_pause_async, run_other_tasks, wait_until_async
 
 ROUNDS = 1_000 if TORTURE else 60
 
@@ -42,7 +43,7 @@ class GatedReader:
         self, max_records: int, *, max_bytes: int | None = None, timeout: float = 0
     ) -> list[TopicRecord]:
         self.has_begun.set()
-        self.may_end.wait(20)
+        self.may_end.wait(LIMIT_SECONDS)
         return self._records
 
     def seek(self, start: dict[int, int]) -> None:
@@ -59,11 +60,10 @@ async def cancelled_poll(reader: GatedReader) -> tuple[Threads, aio.TopicReader]
     threads = Threads()
     handle = aio.TopicReader(threads, cast("topic_contract.TopicReader", reader))
     task = asyncio.create_task(handle.poll(timeout=None))
-    while not reader.has_begun.is_set():
-        await asyncio.sleep(0.001)
+    await wait_until_async(reader.has_begun.is_set)
     for _ in range(3):  # Once, or again and again.
         task.cancel()
-        await asyncio.sleep(0.001)
+        await run_other_tasks(10)
         assert not task.done()
     reader.may_end.set()
     with pytest.raises(asyncio.CancelledError):
@@ -159,7 +159,7 @@ def test_no_record_is_lost_however_polls_are_cancelled(scratch: Path, kind: str)
             with elsewhere(scratch) as there:
                 for number in range(ROUNDS):
                     task = asyncio.create_task(take())
-                    await asyncio.sleep(chance.random() * 0.003)
+                    await random_pause_async(chance, 0.003)
                     is_cancelled_first = chance.random() < 0.5
                     if is_cancelled_first:
                         task.cancel()
@@ -172,7 +172,10 @@ def test_no_record_is_lost_however_polls_are_cancelled(scratch: Path, kind: str)
                     if isinstance(outcome, list):
                         found += outcome
             while len(found) < 2 * ROUNDS:
-                found += [(each.partition, each.offset) for each in await source.poll(timeout=9)]
+                found += [
+                    (each.partition, each.offset)
+                    for each in await source.poll(timeout=LIMIT_SECONDS)
+                ]
 
             for partition, end in (await topic.offsets()).items():
                 assert [place[1] for place in found if place[0] == partition] == [*range(end)]
@@ -229,7 +232,7 @@ def test_a_cancelled_join_leaves_no_member(scratch: Path) -> None:
             chance = random.Random(8)
             for _ in range(ROUNDS):
                 task = asyncio.create_task(group.join())
-                await asyncio.sleep(chance.random() * 0.002)
+                await random_pause_async(chance, 0.002)
                 task.cancel()
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
                 if isinstance(outcome, aio.Member):
@@ -249,7 +252,7 @@ def test_a_cancelled_opening_of_a_producer_leaves_its_name_free(scratch: Path) -
             chance = random.Random(9)
             for _ in range(ROUNDS):
                 task = asyncio.create_task(topic.producer("importer"))
-                await asyncio.sleep(chance.random() * 0.001)
+                await random_pause_async(chance, 0.001)
                 task.cancel()
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
                 if isinstance(outcome, aio.Producer):

@@ -10,7 +10,8 @@ import pytest
 from segue import Log
 from segue.errors import LogClosed
 from segue.log.options import SyncName
-from tests.unit.support import fill, no_descriptor_left_open, offsets, small_log
+from tests.unit.support import failing_cases, fill, no_descriptor_left_open, offsets, small_log
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 reads: dict[str, Callable[[Log], object]] = {
     "read": lambda log: log.read(0),
@@ -44,25 +45,26 @@ writes: dict[str, Callable[[Log], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", [*reads.values(), *writes.values()], ids=[*reads, *writes])
 @pytest.mark.parametrize(
     ("exclusive", "sync"), [(False, "always"), (True, "interval"), (True, "os")]
 )
-def test_a_closed_log_is_of_no_use(
-    directory: Path, exclusive: bool, sync: SyncName, use: Callable[[Log], object]
-) -> None:
+def test_a_closed_log_is_of_no_use(directory: Path, exclusive: bool, sync: SyncName) -> None:
     """Every call says so, and changes nothing."""
     log = small_log(directory, exclusive=exclusive, sync=sync)
     fill(log, 5)
     log.reader("r").close()
     log.close()
-    for _ in range(2):
-        with pytest.raises(LogClosed):
-            use(log)
 
-    with Log(directory, read_only=True) as again:
-        assert again.next_offset == 5
-        assert list(again.readers()) == ["r"]
+    def check(use: Callable[[Log], object]) -> None:
+        for _ in range(2):
+            with pytest.raises(LogClosed):
+                use(log)
+
+        with Log(directory, read_only=True) as again:
+            assert again.next_offset == 5
+            assert list(again.readers()) == ["r"]
+
+    assert failing_cases(check, reads | writes) == []
 
 
 @pytest.mark.parametrize("use", reads.values(), ids=reads.keys())
@@ -188,11 +190,10 @@ def test_closing_while_others_append_loses_nothing(
     for thread in threads:
         thread.start()
     barrier.wait()
-    while len(appended) < 20:
-        threading.Event().wait(0.001)
+    wait_until(lambda: len(appended) >= 20)
     log.close()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=LIMIT_SECONDS)
 
     assert [type(error) for error in errors] == [LogClosed] * 4
     with Log(directory, read_only=True) as again:

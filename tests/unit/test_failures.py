@@ -26,6 +26,7 @@ from tests.unit.support import (
     slot_position,
     small_log,
 )
+from tests.waiting import LIMIT_SECONDS
 
 
 class SlowFailingDisk(Disk):
@@ -41,7 +42,7 @@ class SlowFailingDisk(Disk):
             return super().sync_data(fd)
         self.is_armed = False
         self.started.set()
-        self.may_fail.wait(timeout=10)
+        self.may_fail.wait(timeout=LIMIT_SECONDS)
         raise OSError(errno.EIO, "injected")
 
 
@@ -58,7 +59,7 @@ def test_whoever_waits_behind_a_failing_sync_is_refused(
     log.roll()
     disk.is_armed = True
     log.append(b"new")
-    assert disk.started.wait(timeout=10)
+    assert disk.started.wait(timeout=LIMIT_SECONDS)
     outcome: list[object] = []
 
     def wait_behind() -> None:
@@ -70,7 +71,7 @@ def test_whoever_waits_behind_a_failing_sync_is_refused(
     thread = threading.Thread(target=wait_behind)
     thread.start()
     disk.may_fail.set()
-    thread.join(timeout=10)
+    thread.join(timeout=LIMIT_SECONDS)
 
     assert outcome == ["refused"]
     with pytest.raises(StorageFailed):

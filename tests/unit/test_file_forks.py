@@ -5,15 +5,13 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from segue.errors import SegueError
 from segue.stores.file.store import QUEUES, FileStore
 from segue.stores.opening import open_directory
-
-PATIENCE_SECONDS: Final = 20
+from tests.waiting import LIMIT_SECONDS
 
 
 def ends_well(in_child: Callable[[], bool]) -> bool:
@@ -23,7 +21,7 @@ def ends_well(in_child: Callable[[], bool]) -> bool:
         code = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(PATIENCE_SECONDS)
+            signal.alarm(round(LIMIT_SECONDS))
             code = 0 if in_child() else 1
         finally:
             os._exit(code)
@@ -57,11 +55,11 @@ def test_what_another_thread_was_at_does_not_keep_a_child_waiting(scratch: Path)
         def be_at_it() -> None:
             with store._turn_of(QUEUES, "jobs"), store._turn_of(QUEUES, "others"), store._lock:
                 is_at_it.set()
-                may_go.wait(2 * PATIENCE_SECONDS)
+                may_go.wait(2 * LIMIT_SECONDS)
 
         thread = threading.Thread(target=be_at_it)
         thread.start()
-        is_at_it.wait(PATIENCE_SECONDS)
+        is_at_it.wait(LIMIT_SECONDS)
         is_well = ends_well(lambda: use(store))
         may_go.set()
         thread.join()
@@ -80,7 +78,7 @@ def test_leases_are_kept_alive_in_a_child_whose_parent_had_some(scratch: Path) -
             def is_renewed() -> bool:
                 beat = threading.Event()
                 store.heartbeat.start(beat.set, 0.03)
-                return beat.wait(PATIENCE_SECONDS / 2)
+                return beat.wait(LIMIT_SECONDS / 2)
 
             assert ends_well(is_renewed)
 

@@ -16,11 +16,11 @@ from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
 from segue.testing import FaultyDisk
 from tests.unit.support import no_descriptor_left_open
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 OPEN_MAX = 4
 EACH = 8
 """How many descriptors a lock takes whose files are open."""
-PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -107,15 +107,13 @@ def test_who_waits_keeps_the_files_open_and_gets_the_lock(store: FileStore) -> N
     """Also if many others are used meanwhile."""
     held = store.lock("leader", ttl=60).acquire()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.lock("leader", ttl=60).acquire, wait=PATIENCE_SECONDS)
+        waiting = threads.submit(store.lock("leader", ttl=60).acquire, wait=LIMIT_SECONDS)
         core = store._locks["leader"]
-        begun = threading.Event()
-        while core.is_idle:
-            begun.wait(0.001)
+        wait_until(lambda: not core.is_idle)
         use_others(store)
         is_open = core._log is not None
         held.release()
-        token = waiting.result(PATIENCE_SECONDS).token
+        token = waiting.result(LIMIT_SECONDS).token
 
     assert is_open
     assert token == held.token + 1
@@ -144,7 +142,7 @@ def test_many_threads_and_many_names_get_on_together(store: FileStore) -> None:
         for step in range(40):
             number = (seed * 7 + step * 5) % len(inside)
             lock = store.lock(f"order-{number}", ttl=60)
-            held = lock.acquire(wait=PATIENCE_SECONDS)
+            held = lock.acquire(wait=LIMIT_SECONDS)
             assert inside[number].acquire(blocking=False)
             tokens[number].append(held.token)
             inside[number].release()

@@ -1,12 +1,12 @@
 """A directory as a store: what it is called, what makes it one, and who may use it."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -21,11 +21,11 @@ from segue.errors import (
     UnsupportedFormat,
 )
 from segue.log.disk import Disk
+from segue.stores import heartbeat
 from segue.stores.file.core import QueueCore
 from segue.stores.opening import directory_of
 from tests.unit.support import no_descriptor_left_open
-
-PATIENCE_SECONDS: Final = 60.0
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 class ImpatientDisk(Disk):
@@ -108,7 +108,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldOpening]:
         if core.name == "slow":
             held.count += 1
             held.begun.set()
-            assert held.is_let_through.wait(PATIENCE_SECONDS)
+            assert held.is_let_through.wait(LIMIT_SECONDS)
         prepare(core)
 
     monkeypatch.setattr(QueueCore, "_prepare", wait)
@@ -132,7 +132,7 @@ def test_a_queue_that_takes_long_to_open_holds_up_nothing_else(
     """Other queues, topics, locks and rings are handed out at once, and can be removed."""
     with opened(scratch) as store, in_threads(2, held) as threads:
         slow = threads.submit(store.queue, "slow")
-        assert held.begun.wait(PATIENCE_SECONDS)
+        assert held.begun.wait(LIMIT_SECONDS)
 
         def use_all_others() -> list[object]:
             store.queue("quick").push(b"x")
@@ -141,10 +141,10 @@ def test_a_queue_that_takes_long_to_open_holds_up_nothing_else(
             store.lock("lock").acquire(wait=0).release()
             return [store.remove_queue("quick"), store.queues(), store.topics(), store.locks()]
 
-        others = threads.submit(use_all_others).result(PATIENCE_SECONDS)
+        others = threads.submit(use_all_others).result(LIMIT_SECONDS)
         is_still_held = not slow.done()
         held.is_let_through.set()
-        slow.result(PATIENCE_SECONDS).push(b"x")
+        slow.result(LIMIT_SECONDS).push(b"x")
 
         assert others == [True, [], ["events"], ["lock"]]
         assert is_still_held
@@ -155,10 +155,10 @@ def test_a_queue_that_many_ask_for_at_once_is_opened_once(scratch: Path, held: H
     """Whoever comes while it is opened waits for that."""
     with opened(scratch) as store, in_threads(4, held) as threads:
         asked = [threads.submit(store.queue, "slow") for _ in range(4)]
-        assert held.begun.wait(PATIENCE_SECONDS)
+        assert held.begun.wait(LIMIT_SECONDS)
         held.is_let_through.set()
         for each in asked:
-            each.result(PATIENCE_SECONDS).push(b"x")
+            each.result(LIMIT_SECONDS).push(b"x")
 
         assert held.count == 1
         assert store.queue("slow").count().ready == 4
@@ -171,12 +171,12 @@ def test_a_queue_that_is_opened_while_its_store_is_closed_is_closed_too(
     with no_descriptor_left_open(), in_threads(1, held) as threads:
         store = opened(scratch)
         slow = threads.submit(store.queue, "slow")
-        assert held.begun.wait(PATIENCE_SECONDS)
+        assert held.begun.wait(LIMIT_SECONDS)
         store.close()
         held.is_let_through.set()
 
         with pytest.raises(StoreClosed):
-            slow.result(PATIENCE_SECONDS)
+            slow.result(LIMIT_SECONDS)
 
 
 def test_a_queue_that_could_not_be_made_anew_can_be_the_next_time(
@@ -384,19 +384,27 @@ def test_real_time_wakes_who_waits(scratch: Path) -> None:
     with opened(scratch) as store, opened(scratch) as other:
         queue, there = store.queue("jobs"), other.queue("jobs")
         queue.push(b"later", delay=timedelta(milliseconds=30))
-        first = there.lease(wait=30, ttl=0.03)
-        second = queue.lease(wait=30, ttl=30)
+        first = there.lease(wait=LIMIT_SECONDS, ttl=0.03)
+        second = queue.lease(wait=LIMIT_SECONDS, ttl=30)
 
         assert (first.body, second.body, second.attempt) == (b"later", b"later", 2)
 
 
-def test_real_time_keeps_a_lease_alive(scratch: Path) -> None:
-    """With the clocks of the machine: work that takes longer than its lease is not lost."""
+def test_real_time_keeps_a_lease_alive(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the clocks of the machine: a lease is renewed while its block runs."""
+    monkeypatch.setattr(heartbeat, "BEATS_PER_TTL", 3_000)
+    ends: list[float] = []
     with opened(scratch) as store, opened(scratch) as other:
         there = other.queue("jobs")
         there.push(b"long")
-        with store.queue("jobs").lease(ttl=1):
-            stolen = there.pop(wait=2.5)
+        with store.queue("jobs").lease(ttl=60):
+
+            def is_renewed() -> bool:
+                ends.append(time.monotonic() + there.stats().leases[0].seconds_left)
+                return ends[-1] > ends[0] + 0.05
+
+            wait_until(is_renewed)
+            stolen = there.pop()
 
         assert stolen is None
         assert there.count().total == 0

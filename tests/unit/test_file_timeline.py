@@ -202,14 +202,12 @@ def test_columns_let_the_same_events_pass_as_one_by_one(opener: Opener, steps: M
     log = core_of(store).journal.log
     keys = [Key(lane, offset) for lane in (0, 1, ASIDE) for offset in range(60)]
 
+    events = [(each.offset, decode(each.payload, each.attr)) for each in log.records()]
+
     for key in keys:
         plain, columns = (found_by(store, key, few) for few in (1 << 40, -1))
         assert list(plain.found) == list(columns.found)
-        about = [
-            record.offset
-            for record in log.records()
-            if names(decode(record.payload, record.attr), key)
-        ]
+        about = [offset for offset, event in events if names(event, key)]
         assert set(about) <= {trace.offset for trace in plain.found}
         assert len(plain.found) < 60
 

@@ -1,12 +1,12 @@
 """Keeping things alive: beats on time, in one thread or a few, until they stop or fail."""
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +16,8 @@ import segue
 from segue.errors import LeaseLost, StorageFailed
 from segue.stores.heartbeat import Heartbeat
 from tests.integration.server_support import served
+from tests.waiting import LIMIT_SECONDS, NotInTime, wait_until
 
-PATIENCE_SECONDS = 30.0
 TTL_SECONDS = 0.06
 SIDE_BY_SIDE = 3
 
@@ -33,16 +33,6 @@ def heartbeat() -> Iterator[Heartbeat]:
 
 def beating() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "segue-heartbeat"]
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    pause = threading.Event()
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.002)
-    return True
 
 
 class Beats:
@@ -63,13 +53,13 @@ def test_a_pulse_beats_until_it_is_stopped(heartbeat: Heartbeat) -> None:
     """Several times in the time it would otherwise last."""
     beats = Beats()
     pulse = heartbeat.start(beats, TTL_SECONDS)
-    assert eventually(lambda: beats.count >= 3)
+    wait_until(lambda: beats.count >= 3)
     pulse.stop()
-    assert eventually(lambda: not beating())
+    wait_until(lambda: not beating())
     count = beats.count
     other = Beats()
     heartbeat.start(other, TTL_SECONDS)
-    assert eventually(lambda: other.count >= 2)
+    wait_until(lambda: other.count >= 2)
 
     assert beats.count == count
     assert pulse.error is None
@@ -79,13 +69,13 @@ def test_one_thread_beats_for_all(heartbeat: Heartbeat) -> None:
     """However many there are; and none is left when there is nothing to beat for."""
     all_beats = [Beats() for _ in range(20)]
     pulses = [heartbeat.start(beats, TTL_SECONDS) for beats in all_beats]
-    assert eventually(lambda: all(beats.count >= 2 for beats in all_beats))
+    wait_until(lambda: all(beats.count >= 2 for beats in all_beats))
     threads = len(beating())
     for pulse in pulses:
         pulse.stop()
 
     assert threads == 1
-    assert eventually(lambda: not beating())
+    wait_until(lambda: not beating())
 
 
 def test_a_shorter_pulse_does_not_wait_for_a_longer_one(heartbeat: Heartbeat) -> None:
@@ -94,7 +84,7 @@ def test_a_shorter_pulse_does_not_wait_for_a_longer_one(heartbeat: Heartbeat) ->
     heartbeat.start(slow, 3_600)
     heartbeat.start(quick, TTL_SECONDS)
 
-    assert eventually(lambda: quick.count >= 3)
+    wait_until(lambda: quick.count >= 3)
     assert slow.count == 0
 
 
@@ -107,9 +97,9 @@ def test_a_failed_beat_is_kept_and_is_the_last(
     with caplog.at_level(logging.WARNING):
         pulse = heartbeat.start(failing, TTL_SECONDS)
         heartbeat.start(fine, TTL_SECONDS)
-        assert eventually(lambda: pulse.error is not None)
+        wait_until(lambda: pulse.error is not None)
         before = fine.count
-        assert eventually(lambda: fine.count >= before + 3)
+        wait_until(lambda: fine.count >= before + 3)
 
     assert pulse.error is lost
     assert (failing.count, pulse.is_stopped) == (2, True)
@@ -121,7 +111,7 @@ def test_a_disk_that_fails_does_not_end_a_pulse(heartbeat: Heartbeat) -> None:
     failing = Beats(StorageFailed("no disk"))
     pulse = heartbeat.start(failing, TTL_SECONDS)
 
-    assert eventually(lambda: failing.count >= 2)
+    wait_until(lambda: failing.count >= 2)
     assert pulse.error is None
     assert not pulse.is_stopped
 
@@ -135,7 +125,7 @@ def test_a_failure_nobody_expected_leaves_the_others_alive(heartbeat: Heartbeat)
         fine = Beats()
         heartbeat.start(fine, 2 * TTL_SECONDS)
 
-        assert eventually(lambda: fine.count >= 3 or not beating())
+        wait_until(lambda: fine.count >= 3 or not beating())
         assert fine.count >= 3
     finally:
         threading.excepthook = hook
@@ -149,16 +139,16 @@ def test_what_is_dropped_is_called_soon(heartbeat: Heartbeat) -> None:
     heartbeat.dropped.append(Beats(LeaseLost(receipt="0-0/1", reason="gone")))
     heartbeat.dropped.append(called.set)
 
-    assert called.wait(PATIENCE_SECONDS)
+    assert called.wait(LIMIT_SECONDS)
     count = beats.count
-    assert eventually(lambda: beats.count > count)
+    wait_until(lambda: beats.count > count)
 
 
 def test_a_closed_heartbeat_beats_no_more(heartbeat: Heartbeat) -> None:
     """Closing waits for the beat under way; what is started later never beats."""
     beats = Beats()
     heartbeat.start(beats, TTL_SECONDS)
-    assert eventually(lambda: beats.count >= 1)
+    wait_until(lambda: beats.count >= 1)
     heartbeat.close()
     heartbeat.close()
     count = beats.count
@@ -179,8 +169,8 @@ def test_a_beat_may_close_the_heartbeat(heartbeat: Heartbeat) -> None:
 
     heartbeat.start(beat, TTL_SECONDS)
 
-    assert closed.wait(PATIENCE_SECONDS)
-    assert eventually(lambda: not beating())
+    assert closed.wait(LIMIT_SECONDS)
+    wait_until(lambda: not beating())
 
 
 # Side by side ------------------------------------------------------------------------------
@@ -201,7 +191,7 @@ def crewed(go: threading.Event) -> Iterator[Heartbeat]:
     yield heartbeat
     go.set()
     heartbeat.close()
-    assert eventually(lambda: not beating() and not crew())
+    wait_until(lambda: not beating() and not crew())
 
 
 def crew() -> list[threading.Thread]:
@@ -217,7 +207,7 @@ class Hanging:
 
     def __call__(self) -> None:
         self.begun.release()
-        self._go.wait(PATIENCE_SECONDS)
+        self._go.wait(LIMIT_SECONDS)
 
 
 def test_what_is_given_back_and_hangs_holds_up_no_beat(
@@ -227,10 +217,10 @@ def test_what_is_given_back_and_hangs_holds_up_no_beat(
     hanging, beats = Hanging(go), Beats()
     crewed.start(beats, TTL_SECONDS)
     crewed.dropped.append(hanging)
-    assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    assert hanging.begun.acquire(timeout=LIMIT_SECONDS)
     count = beats.count
 
-    assert eventually(lambda: beats.count >= count + 3)
+    wait_until(lambda: beats.count >= count + 3)
 
 
 def test_what_is_dropped_is_given_back_before_a_heartbeat_is_closed(crewed: Heartbeat) -> None:
@@ -244,19 +234,20 @@ def test_what_is_dropped_is_given_back_before_a_heartbeat_is_closed(crewed: Hear
 
 
 def test_what_is_being_given_back_is_so_before_a_heartbeat_is_closed(
-    crewed: Heartbeat, go: threading.Event
+    crewed: Heartbeat, go: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what another thread is at just now."""
+    monkeypatch.setattr("segue.stores.heartbeat.GIVE_BACK_SECONDS", LIMIT_SECONDS)
     begun, given_back = threading.Event(), threading.Event()
 
     def give_back() -> None:
         begun.set()
-        go.wait(PATIENCE_SECONDS)
+        go.wait(LIMIT_SECONDS)
         given_back.set()
 
     crewed.start(Beats(), 3_600)
     crewed.dropped.append(give_back)
-    assert begun.wait(PATIENCE_SECONDS)
+    assert begun.wait(LIMIT_SECONDS)
     opening = threading.Timer(0.05, go.set)
     opening.start()
     crewed.close()
@@ -273,7 +264,7 @@ def test_what_hangs_while_it_is_given_back_keeps_nobody_from_closing(
     hanging = Hanging(go)
     crewed.start(Beats(), 3_600)
     crewed.dropped.append(hanging)
-    assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+    assert hanging.begun.acquire(timeout=LIMIT_SECONDS)
     crewed.close()
 
     assert not go.is_set()
@@ -285,14 +276,14 @@ def test_there_are_no_more_threads_than_may_be(crewed: Heartbeat, go: threading.
     for _ in range(SIDE_BY_SIDE + 2):
         crewed.run_beside(hanging)
     for _ in range(SIDE_BY_SIDE):
-        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+        assert hanging.begun.acquire(timeout=LIMIT_SECONDS)
     threads = len(crew())
     waits = not hanging.begun.acquire(blocking=False)
     go.set()
 
     assert (threads, waits) == (SIDE_BY_SIDE, True)
     for _ in range(2):
-        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+        assert hanging.begun.acquire(timeout=LIMIT_SECONDS)
 
 
 def test_threads_with_nothing_to_do_end(crewed: Heartbeat, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,12 +291,11 @@ def test_threads_with_nothing_to_do_end(crewed: Heartbeat, monkeypatch: pytest.M
     monkeypatch.setattr("segue.stores.heartbeat.IDLE_SECONDS", 0.01)
     first, second = threading.Event(), threading.Event()
     crewed.run_beside(first.set)
-    assert first.wait(PATIENCE_SECONDS)
-    have_ended = eventually(lambda: not crew())
+    assert first.wait(LIMIT_SECONDS)
+    wait_until(lambda: not crew())
     crewed.run_beside(second.set)
 
-    assert have_ended
-    assert second.wait(PATIENCE_SECONDS)
+    assert second.wait(LIMIT_SECONDS)
 
 
 def test_a_step_that_fails_costs_no_thread(
@@ -317,7 +307,7 @@ def test_a_step_that_fails_costs_no_thread(
         crewed.run_beside(Beats(RuntimeError("bug")))
     crewed.run_beside(done.set)
 
-    assert done.wait(PATIENCE_SECONDS)
+    assert done.wait(LIMIT_SECONDS)
     assert "bug" in caplog.text
 
 
@@ -341,7 +331,7 @@ def test_where_no_thread_can_be_started_beats_go_on_in_place(
     beats = Beats()
     crewed.start(beats, TTL_SECONDS)
 
-    assert eventually(lambda: beats.count >= 3)
+    wait_until(lambda: beats.count >= 3)
     assert crew() == []
 
 
@@ -351,11 +341,11 @@ def test_a_thread_is_there_for_as_long_as_anything_beats(
     """Also while the only beat is under way elsewhere: another might not be had."""
     beats = Beats()
     crewed.start(beats, TTL_SECONDS)
-    assert eventually(lambda: beats.count >= 1)
+    wait_until(lambda: beats.count >= 1)
     refuse_threads(monkeypatch, "segue-beat", "segue-heartbeat")
     count = beats.count
 
-    assert eventually(lambda: beats.count >= count + 5)
+    wait_until(lambda: beats.count >= count + 5)
 
 
 def test_what_nobody_can_renew_is_warned_of_and_held_for_as_long_as_it_lasts(
@@ -371,7 +361,7 @@ def test_what_nobody_can_renew_is_warned_of_and_held_for_as_long_as_it_lasts(
 
     assert is_held
     assert "not renewed" in caplog.text
-    assert eventually(lambda: first.count >= 1 and second.count >= 1)
+    wait_until(lambda: first.count >= 1 and second.count >= 1)
 
 
 def test_a_beat_that_took_long_is_followed_by_the_next_at_its_time(
@@ -391,8 +381,8 @@ def test_a_beat_that_took_long_is_followed_by_the_next_at_its_time(
     heartbeat.start(beat, 30)
     now = 10.0
 
-    assert beaten.acquire(timeout=PATIENCE_SECONDS)
-    assert beaten.acquire(timeout=PATIENCE_SECONDS)
+    assert beaten.acquire(timeout=LIMIT_SECONDS)
+    assert beaten.acquire(timeout=LIMIT_SECONDS)
 
 
 # That it forks while threads run is what is tested; newer Pythons warn of it.
@@ -405,7 +395,7 @@ def test_a_child_has_threads_of_its_own_and_nothing_of_its_parents(
     for _ in range(SIDE_BY_SIDE):
         crewed.run_beside(hanging)
     for _ in range(SIDE_BY_SIDE):
-        assert hanging.begun.acquire(timeout=PATIENCE_SECONDS)
+        assert hanging.begun.acquire(timeout=LIMIT_SECONDS)
     dropped = Beats()
     crewed.dropped.append(dropped)
     child = os.fork()
@@ -413,8 +403,9 @@ def test_a_child_has_threads_of_its_own_and_nothing_of_its_parents(
         crewed.begin()
         beats = Beats()
         crewed.start(beats, TTL_SECONDS)
-        is_well = eventually(lambda: beats.count >= 3) and dropped.count == 0
-        os._exit(0 if is_well else 1)
+        with contextlib.suppress(NotInTime):
+            wait_until(lambda: beats.count >= 3)
+        os._exit(0 if beats.count >= 3 and dropped.count == 0 else 1)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
@@ -423,7 +414,9 @@ def test_a_child_has_threads_of_its_own_and_nothing_of_its_parents(
 LEAVES_A_THREAD_AT_WORK = """
 import sys, threading
 import segue
+from segue.stores import heartbeat
 
+heartbeat.BEATS_PER_TTL = 600
 queue = segue.open(sys.argv[1]).queue("work")
 leased, renewed = threading.Event(), threading.Semaphore(0)
 extend = queue.extend
@@ -437,7 +430,7 @@ def refuse(thread):
 
 def work():
     queue.extend = noted
-    with queue.lease(ttl=3):
+    with queue.lease(ttl=60):
         leased.set()
         threading.main_thread().join()
         # The interpreter waits for this thread by now. Python 3.12 starts no other any more.
@@ -445,12 +438,12 @@ def work():
         while renewed.acquire(blocking=False):
             pass
         for _ in range(2):
-            assert renewed.acquire(timeout=20)
-    with queue.lease(ttl=3):
-        assert renewed.acquire(timeout=20)
+            assert renewed.acquire(timeout=60)
+    with queue.lease(ttl=60):
+        assert renewed.acquire(timeout=60)
 
 threading.Thread(target=work).start()
-assert leased.wait(30)
+assert leased.wait(60)
 """
 
 
@@ -468,7 +461,7 @@ def test_leases_are_kept_though_the_main_thread_has_ended(scratch: Path, kind: s
             ],
             capture_output=True,
             text=True,
-            timeout=3 * PATIENCE_SECONDS,
+            timeout=3 * LIMIT_SECONDS,
             check=False,
         )
         left = queue.count().total

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from segue.errors import InvalidArgument, OffsetNotWritten, OffsetOutOfRange, Of
 from segue.log import Start
 from tests.unit.support import (
     ManualClock,
+    failing_cases,
     fill,
     moment,
     offsets,
     payloads,
     small_log,
 )
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_a_record_is_read_by_its_offset(directory: Path, clock: ManualClock) -> None:
@@ -97,14 +100,15 @@ def test_iteration_begins_at_any_offset(directory: Path, start: int) -> None:
         assert payloads(log.records(start)) == [b"%d" % number for number in range(start, 10)]
 
 
-@pytest.mark.parametrize("stop", [0, 1, 3, 4, 5, 8, 10, 11, 99])
-@pytest.mark.parametrize("start", [0, 2, 4, 10])
-def test_iteration_stops_before_any_offset(directory: Path, start: int, stop: int) -> None:
+def test_iteration_stops_before_any_offset(directory: Path) -> None:
     """As with a slice, a stop beyond the end is the end and one before the start is nothing."""
     with small_log(directory) as log:
         fill(log, 10)
 
-        assert offsets(log.records(start, stop=stop)) == list(range(10))[start:stop]
+        def check(stop: int, start: int) -> None:
+            assert offsets(log.records(start, stop=stop)) == list(range(10))[start:stop]
+
+        assert failing_cases(check, product([0, 1, 3, 4, 5, 8, 10, 11, 99], [0, 2, 4, 10])) == []
 
 
 def test_iteration_begins_at_either_end(directory: Path) -> None:
@@ -259,7 +263,7 @@ def test_following_yields_what_comes(directory: Path, read_only: bool) -> None:
     with small_log(directory) as log, Log(directory, read_only=read_only, sync="os") as other:
 
         def follow() -> None:
-            for record in other.follow(0, timeout=10):
+            for record in other.follow(0, timeout=LIMIT_SECONDS):
                 seen.append(record.offset)
                 if len(seen) == 9:
                     return
@@ -267,7 +271,7 @@ def test_following_yields_what_comes(directory: Path, read_only: bool) -> None:
         thread = threading.Thread(target=follow)
         thread.start()
         fill(log, 9)
-        thread.join(timeout=10)
+        thread.join(timeout=LIMIT_SECONDS)
 
         assert seen == list(range(9))
 
@@ -286,9 +290,9 @@ def test_waiting_tells_whether_the_record_is_there(directory: Path) -> None:
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda log: log.wait(0, timeout=10),
-        lambda log: list(log.follow(0, timeout=10)) != [],
-        lambda log: log.reader("r").read(timeout=10) != [],
+        lambda log: log.wait(0, timeout=LIMIT_SECONDS),
+        lambda log: list(log.follow(0, timeout=LIMIT_SECONDS)) != [],
+        lambda log: log.reader("r").read(timeout=LIMIT_SECONDS) != [],
     ],
     ids=["wait", "follow", "reader"],
 )
@@ -312,7 +316,7 @@ def test_closing_ends_every_wait(directory: Path, wait: Callable[[Log], bool]) -
     while thread.is_alive() and not any((directory / "wake").glob("[0-9]*")):
         thread.join(timeout=0.001)
     log.close()
-    thread.join(timeout=10)
+    thread.join(timeout=LIMIT_SECONDS)
 
     assert outcome in ([False], ["LogClosed"])
 

@@ -29,13 +29,12 @@ from segue.stores.redis.keys import Kind, names_key
 from segue.stores.redis.queue import RedisQueue
 from segue.stores.redis.servers import Connection
 from segue.stores.redis.store import RedisStore
-from tests.contract.queue_support import drain, eventually, meanwhile
+from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import RedisWorld
 from tests.redis_proxy import Proxy
 from tests.redis_server import RedisServer, shared_server
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-PATIENCE_SECONDS: Final = 30.0
-"""Longer than anything here takes on any machine."""
 MANY: Final = 12_000
 """More than one call to the server deals with."""
 PER_CALL: Final = 6_000
@@ -390,17 +389,17 @@ def test_beats_that_hang_hold_up_no_other() -> None:
 
     def hang() -> None:
         hanging.release()
-        go.wait(PATIENCE_SECONDS)
+        go.wait(LIMIT_SECONDS)
 
     try:
         for _ in range(3):
             heartbeat.start(hang, 0.03)
         for _ in range(3):
-            assert hanging.acquire(timeout=PATIENCE_SECONDS)
+            assert hanging.acquire(timeout=LIMIT_SECONDS)
         heartbeat.start(beats.release, 0.03)
 
         for _ in range(5):
-            assert beats.acquire(timeout=PATIENCE_SECONDS)
+            assert beats.acquire(timeout=LIMIT_SECONDS)
         assert not hanging.acquire(blocking=False)  # Nor is one begun anew that is under way.
     finally:
         go.set()
@@ -413,19 +412,19 @@ def test_a_heartbeat_is_closed_though_a_beat_hangs() -> None:
 
     def hang() -> None:
         hangs.set()
-        go.wait(PATIENCE_SECONDS)
+        go.wait(LIMIT_SECONDS)
 
     try:
         pulse = heartbeat.start(hang, 0.03)
-        assert hangs.wait(PATIENCE_SECONDS)
+        assert hangs.wait(LIMIT_SECONDS)
         with meanwhile(heartbeat.close) as closed:
-            closed.result(PATIENCE_SECONDS / 2)
+            closed.result(LIMIT_SECONDS / 2)
 
         assert not go.is_set()
         pulse.stop()
     finally:
         go.set()
-    assert eventually(lambda: not [t for t in threading.enumerate() if "segue-beat" in t.name])
+    wait_until(lambda: not [t for t in threading.enumerate() if "segue-beat" in t.name])
 
 
 def test_a_lease_is_renewed_only_for_as_long_as_another_beat_needs() -> None:
@@ -433,7 +432,7 @@ def test_a_lease_is_renewed_only_for_as_long_as_another_beat_needs() -> None:
     world = RedisWorld(Path())
     with (
         Proxy(shared_server().port) as proxy,
-        open_redis(f"{proxy.url}?namespace={world.namespace}&retry={PATIENCE_SECONDS}") as store,
+        open_redis(f"{proxy.url}?namespace={world.namespace}&retry={LIMIT_SECONDS}") as store,
     ):
         queue = store.queue("jobs")
         queue.push(b"")
@@ -477,7 +476,7 @@ def test_a_store_whose_server_hangs_is_closed_after_one_try(
         tries = noted_tries(store, monkeypatch)
         proxy.freeze()
         with meanwhile(store.close) as closed:
-            closed.result(PATIENCE_SECONDS)
+            closed.result(LIMIT_SECONDS)
         proxy.restore()
 
     assert 1 <= len(tries) <= 2
@@ -496,7 +495,7 @@ def test_a_store_whose_server_hangs_waits_once_for_all_who_are_open(
         tries = noted_tries(store, monkeypatch)
         proxy.freeze()
         with meanwhile(store.close) as closed:
-            closed.result(PATIENCE_SECONDS)
+            closed.result(LIMIT_SECONDS)
         proxy.restore()
 
     assert 1 <= len(tries) <= stores.CLOSING_SECONDS / 0.1 + len(users)

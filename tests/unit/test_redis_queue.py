@@ -1,10 +1,13 @@
 """A queue on a server: what its keys are, what is done once, what is damaged, who is woken."""
 
+import contextlib
 import re
-import time
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,9 +25,14 @@ from segue.stores.redis.libraries import library
 from segue.stores.redis.store import RedisStore
 from tests.contract.queue_support import drain, meanwhile, push_all
 from tests.contract.worlds import RedisWorld
-from tests.redis_server import RedisServer, _text, eventually, shared_server
+from tests.redis_server import RedisServer, _text, shared_server
+from tests.unit.support import failing_cases
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-WOKEN_SECONDS_MAX: Final = 0.5
+LONG_SECONDS: Final = 10 * LIMIT_SECONDS
+"""A wait that no test sits out: it fails at the limit before."""
+BLOCKED: Final = threading.Semaphore(0)
+"""Released each time a call on the queue of `live` begins to block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +194,7 @@ def test_every_key_is_named_where_the_functions_are(bench: Bench) -> None:
     busy(bench.queue)
     bench.queue.lease_many(100)
     with meanwhile(lambda: bench.queue.lease_many(1, wait=0.2)):
-        eventually(lambda: bool(bench.client.exists(bench.key("waiting_takers"))))
+        wait_until(lambda: bool(bench.client.exists(bench.key("waiting_takers"))))
     bench.store.queue("gone").push(b"")
     bench.store.queue("gone").lease()
     bench.store.remove_queue("gone")
@@ -340,8 +348,8 @@ READINGS: Final[dict[str, Callable[[Queue], object]]] = {
 }
 
 
-@pytest.fixture
-def damaged() -> Iterator[Bench]:
+@contextmanager
+def spoilt() -> Iterator[Bench]:
     """A queue whose keys a test may spoil; what is left of it is not looked at."""
     world = RedisWorld(Path())
     store = world.open()
@@ -356,22 +364,29 @@ def damaged() -> Iterator[Bench]:
     world.end()
 
 
-@pytest.mark.parametrize("reading", list(READINGS))
-@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+@pytest.fixture
+def damaged() -> Iterator[Bench]:
+    with spoilt() as bench:
+        yield bench
+
+
 @pytest.mark.parametrize("what", ["fresh", "bodies", "touched", "letters"])
-def test_what_is_damaged_is_called_so(damaged: Bench, what: str, junk: bytes, reading: str) -> None:
+def test_what_is_damaged_is_called_so(what: str) -> None:
     """Whatever somebody wrote to the keys: Damage is raised, or what can be read is returned."""
-    if what == "fresh":
-        damaged.client.lset(damaged.key("queue_0_seg_0"), 0, junk)  # type: ignore[arg-type]
-    else:
-        name = b"0-0" if what == "letters" else b"0-1"
-        assert damaged.client.hexists(damaged.key(what), name)
-        damaged.client.hset(damaged.key(what), name, junk)
-    for _ in range(2):
-        try:
-            READINGS[reading](damaged.queue)
-        except Damage:
-            continue
+
+    def check(reading: str, junk: bytes) -> None:
+        with spoilt() as bench:
+            if what == "fresh":
+                bench.client.lset(bench.key("queue_0_seg_0"), 0, junk)  # type: ignore[arg-type]
+            else:
+                name = b"0-0" if what == "letters" else b"0-1"
+                assert bench.client.hexists(bench.key(what), name)
+                bench.client.hset(bench.key(what), name, junk)
+            for _ in range(2):
+                with contextlib.suppress(Damage):
+                    READINGS[reading](bench.queue)
+
+    assert failing_cases(check, product(READINGS, JUNK)) == []
 
 
 def test_damage_does_not_stop_the_rest(damaged: Bench) -> None:
@@ -492,8 +507,17 @@ def test_a_server_without_memory_refuses_pushes_and_lets_work_go_on(scratch: Pat
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[QueueRules], Queue]]:
-    """Makes a queue by the server's clock, on which nobody looks for half a minute."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 30.0)
+    """Makes a queue by the server's clock, on which a waiting call does not look by itself."""
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", LONG_SECONDS)
+    while BLOCKED.acquire(blocking=False):
+        pass
+    block = waiting.Patience.wait
+
+    def wait(patience: waiting.Patience, most_seconds: float | None = None) -> None:
+        BLOCKED.release()
+        block(patience, most_seconds)
+
+    monkeypatch.setattr(waiting.Patience, "wait", wait)
     world = RedisWorld(Path())
     with open_redis(world.url) as store:
         yield lambda rules: store.queue("jobs", rules)
@@ -502,15 +526,12 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[QueueRules], Que
 
 
 def assert_woken(waits: Callable[[], object], act: Callable[[], object], what: str) -> object:
-    """Return what a call returns that waits until `act` is done; it must not wait much longer."""
+    """Return what a call returns that waits until `act` is done, and not for LONG_SECONDS."""
     with meanwhile(waits) as outcome:
-        time.sleep(0.2)
+        assert BLOCKED.acquire(timeout=LIMIT_SECONDS), what
         assert not outcome.done(), what
-        begun = time.monotonic()
         act()
-        answer = outcome.result(10)
-        assert time.monotonic() - begun < WOKEN_SECONDS_MAX
-    return answer
+        return outcome.result(LIMIT_SECONDS)
 
 
 Live = Callable[[QueueRules], Queue]
@@ -518,22 +539,24 @@ Live = Callable[[QueueRules], Queue]
 
 def test_a_push_wakes_who_leases(live: Live) -> None:
     queue = live(QueueRules())
-    assert_woken(lambda: queue.lease(wait=20), lambda: queue.push(b""), "lease")
+    assert_woken(lambda: queue.lease(wait=LONG_SECONDS), lambda: queue.push(b""), "lease")
 
 
 def test_a_push_wakes_who_pops(live: Live) -> None:
     queue = live(QueueRules())
-    assert_woken(lambda: queue.pop(wait=20), lambda: queue.push(b"", priority=9), "pop")
+    assert_woken(lambda: queue.pop(wait=LONG_SECONDS), lambda: queue.push(b"", priority=9), "pop")
 
 
 def test_a_push_wakes_who_only_waits(live: Live) -> None:
     queue = live(QueueRules())
-    assert assert_woken(lambda: queue.wait(20), lambda: queue.push(b""), "wait")
+    assert assert_woken(lambda: queue.wait(LONG_SECONDS), lambda: queue.push(b""), "wait")
 
 
 def test_a_push_with_a_delay_wakes_who_leases_when_it_is_due(live: Live) -> None:
     queue = live(QueueRules())
-    assert_woken(lambda: queue.lease(wait=20), lambda: queue.push(b"", delay=0.1), "lease")
+    assert_woken(
+        lambda: queue.lease(wait=LONG_SECONDS), lambda: queue.push(b"", delay=0.1), "lease"
+    )
 
 
 @pytest.mark.parametrize("way", ["ack", "release", "fail", "dead"])
@@ -547,7 +570,7 @@ def test_the_end_of_a_lease_wakes_who_waits_for_a_strict_queue(live: Live, way: 
         "fail": lambda: queue.nack(job, outcome="fail", delay=60),
         "dead": lambda: queue.nack(job, outcome="dead"),
     }
-    assert_woken(lambda: queue.lease(wait=20), ends[way], way)
+    assert_woken(lambda: queue.lease(wait=LONG_SECONDS), ends[way], way)
 
 
 @pytest.mark.parametrize("way", ["ack", "release", "dead"])
@@ -560,35 +583,39 @@ def test_the_end_of_a_lease_wakes_who_waits_for_its_group(live: Live, way: str) 
         "release": lambda: queue.nack(job, outcome="release"),
         "dead": lambda: queue.nack(job, outcome="dead"),
     }
-    assert_woken(lambda: queue.lease(wait=20), ends[way], way)
+    assert_woken(lambda: queue.lease(wait=LONG_SECONDS), ends[way], way)
 
 
 def test_a_release_wakes_who_leases(live: Live) -> None:
     queue = live(QueueRules())
     queue.push(b"")
     job = queue.lease()
-    assert_woken(lambda: queue.lease(wait=20), lambda: queue.nack(job, outcome="release"), "lease")
+    assert_woken(
+        lambda: queue.lease(wait=LONG_SECONDS), lambda: queue.nack(job, outcome="release"), "lease"
+    )
 
 
 def test_a_redrive_wakes_who_leases(live: Live) -> None:
     queue = live(QueueRules())
     queue.push(b"")
     queue.nack(queue.lease(), outcome="dead")
-    assert_woken(lambda: queue.lease(wait=20), queue.redrive, "lease")
+    assert_woken(lambda: queue.lease(wait=LONG_SECONDS), queue.redrive, "lease")
 
 
 def test_a_resume_wakes_who_leases(live: Live) -> None:
     queue = live(QueueRules())
     queue.push(b"")
     queue.pause()
-    assert_woken(lambda: queue.lease(wait=20), queue.resume, "lease")
+    assert_woken(lambda: queue.lease(wait=LONG_SECONDS), queue.resume, "lease")
 
 
 def test_other_rules_wake_who_leases(live: Live) -> None:
     queue = live(QueueRules(max_leases=1))
     queue.push_many([b"", b""])
     queue.lease()
-    assert_woken(lambda: queue.lease(wait=20), lambda: queue.configure(QueueRules()), "lease")
+    assert_woken(
+        lambda: queue.lease(wait=LONG_SECONDS), lambda: queue.configure(QueueRules()), "lease"
+    )
 
 
 @pytest.mark.parametrize("way", ["ack", "pop", "purge", "configure", "dead"])
@@ -606,19 +633,18 @@ def test_room_wakes_who_pushes(live: Live, way: str) -> None:
         "configure": lambda: queue.configure(QueueRules(capacity=3)),
         "dead": lambda: queue.nack(job, outcome="dead"),
     }
-    assert_woken(lambda: queue.push(b"", wait=20), makes[way], way)
+    assert_woken(lambda: queue.push(b"", wait=LONG_SECONDS), makes[way], way)
 
 
 def test_several_who_wait_are_woken_by_as_many(live: Live) -> None:
     queue = live(QueueRules())
     with (
-        meanwhile(lambda: queue.lease(wait=20)) as one,
-        meanwhile(lambda: queue.pop(wait=20)) as two,
-        meanwhile(lambda: queue.lease(wait=20)) as three,
+        meanwhile(lambda: queue.lease(wait=LONG_SECONDS)) as one,
+        meanwhile(lambda: queue.pop(wait=LONG_SECONDS)) as two,
+        meanwhile(lambda: queue.lease(wait=LONG_SECONDS)) as three,
     ):
-        time.sleep(0.2)
-        begun = time.monotonic()
+        for _ in range(3):
+            assert BLOCKED.acquire(timeout=LIMIT_SECONDS)
         queue.push_many([b"", b"", b""])
         for outcome in (one, two, three):
-            outcome.result(10)
-        assert time.monotonic() - begun < WOKEN_SECONDS_MAX
+            outcome.result(LIMIT_SECONDS)

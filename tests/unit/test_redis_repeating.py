@@ -21,9 +21,8 @@ from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import RedisWorld
 from tests.redis_proxy import CHUNK_BYTES, Proxy
 from tests.redis_server import LOOPBACK, shared_server
+from tests.waiting import LIMIT_SECONDS
 
-PATIENCE_SECONDS: Final = 30.0
-"""Longer than anything here takes on any machine."""
 TRY_SECONDS: Final = 0.4
 """How soon a request whose answer does not come is tried again."""
 
@@ -59,7 +58,7 @@ class LateLine:
 
     def deliver(self) -> bytes:
         """Have the oldest request that was held arrive, though who sent it has gone: the answer."""
-        with socket.create_connection(self._target, timeout=PATIENCE_SECONDS) as late:
+        with socket.create_connection(self._target, timeout=LIMIT_SECONDS) as late:
             late.sendall(self._held.pop(0))
             return late.recv(CHUNK_BYTES)
 
@@ -83,7 +82,7 @@ class LateLine:
                     continue
                 if fate == "stop":
                     self.stopped.set()
-                    self.go.wait(PATIENCE_SECONDS)
+                    self.go.wait(LIMIT_SECONDS)
                 server.sendall(data)
 
     def _answer(self, client: socket.socket, server: socket.socket) -> None:
@@ -127,7 +126,7 @@ def late() -> Iterator[LateLine]:
 @pytest.fixture
 def behind(world: RedisWorld, late: LateLine) -> Iterator[RedisStore]:
     """A store whose requests may come late; it tries again soon and for long."""
-    options = f"namespace={world.namespace}&timeout={TRY_SECONDS}&retry={PATIENCE_SECONDS}"
+    options = f"namespace={world.namespace}&timeout={TRY_SECONDS}&retry={LIMIT_SECONDS}"
     with open_redis(f"redis://{LOOPBACK}:{late.port}/0?{options}") as store:
         yield store
 
@@ -160,15 +159,13 @@ def test_a_late_copy_of_a_push_that_waits_for_room_is_not_granted(
     queue.configure(QueueRules(capacity=1, on_full="block"))
     queue.push(b"first")
     late.expect(b"late body", "hold", "pass", "stop")
-    with meanwhile(
-        lambda: behind.queue("jobs").push(b"late body", wait=PATIENCE_SECONDS)
-    ) as pushed:
-        assert late.stopped.wait(PATIENCE_SECONDS)
+    with meanwhile(lambda: behind.queue("jobs").push(b"late body", wait=LIMIT_SECONDS)) as pushed:
+        assert late.stopped.wait(LIMIT_SECONDS)
         assert drain(queue) == [b"first"]
         assert late.deliver().startswith(b"-SEGUEWAIT")
         assert queue.count().total == 0
         late.go.set()
-        name = pushed.result(PATIENCE_SECONDS)
+        name = pushed.result(LIMIT_SECONDS)
 
     queue.configure(QueueRules())  # Copies that were stopped may come even now, and find room.
     assert [(message.id, message.body) for message in queue.peek(9)] == [(name, b"late body")]
@@ -291,7 +288,7 @@ def test_a_call_that_was_sent_is_tried_again_though_connections_are_short(
     queue: RedisQueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = narrow(PATIENCE_SECONDS)
+    store = narrow(LIMIT_SECONDS)
     with connection_lost_to_another(store, monkeypatch, refusals_max=3) as refused:
         proxy.lose_answer()
         name = store.queue("jobs").push(b"once")
@@ -321,7 +318,7 @@ def test_a_call_that_was_sent_never_ends_as_one_that_was_not(
 def test_a_call_that_finds_no_connection_says_that_nothing_was_sent(
     narrow: Callable[[float], RedisStore], queue: RedisQueue
 ) -> None:
-    store = narrow(PATIENCE_SECONDS)
+    store = narrow(LIMIT_SECONDS)
     (node,) = store.calls.servers.nodes()
     with node.pool.connection(), pytest.raises(ConnectionsBusy):
         store.queue("jobs").push(b"never")
@@ -355,7 +352,7 @@ def test_a_lease_that_is_not_confirmed_returns_what_it_took(
 ) -> None:
     """It would be out, held by nobody, until its time is over."""
     queue.push_many([b"1", b"2"])
-    job = unconfirmed.lease(ttl=PATIENCE_SECONDS)
+    job = unconfirmed.lease(ttl=LIMIT_SECONDS)
 
     assert (job.body, job.attempt, queue.count().leased) == (b"1", 1, 1)
     queue.ack(job.receipt)

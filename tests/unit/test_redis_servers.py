@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import redis
 
 from segue.errors import (
     LockBusy,
@@ -21,10 +22,9 @@ from segue.stores.redis import store as stores
 from segue.stores.redis.servers import Guarded
 from segue.stores.redis.store import RedisStore
 from tests.redis_proxy import EncryptedProxy, Proxy
-from tests.redis_server import LOOPBACK, RedisServer, eventually, free_port, shared_server
+from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-PATIENCE_SECONDS: Final = 30.0
-"""Longer than anything here takes on any machine."""
 PASSWORD: Final = "hunter2"
 
 
@@ -59,16 +59,16 @@ def test_functions_are_loaded_again_after_a_restart(server: RedisServer) -> None
 def test_a_server_that_hangs_for_a_while_is_waited_for(server: RedisServer) -> None:
     with (
         Proxy(server.port) as proxy,
-        open_redis(f"{proxy.url}?timeout=0.2&retry={PATIENCE_SECONDS}") as store,
+        open_redis(f"{proxy.url}?timeout=0.2&retry={LIMIT_SECONDS}") as store,
         ThreadPoolExecutor(1) as threads,
     ):
         ring = store.ring("bus", capacity=10)
         server.freeze()
         accepted = proxy.accepted
         waiting = threads.submit(ring.enqueue, b"once")
-        eventually(lambda: proxy.accepted > accepted, what="it is tried again")
+        wait_until(lambda: proxy.accepted > accepted, "it is tried again")
         server.thaw()
-        waiting.result(PATIENCE_SECONDS)
+        waiting.result(LIMIT_SECONDS)
 
         assert ring.info().tail_offset == 1
 
@@ -79,7 +79,10 @@ def lone_node(scratch: Path) -> Iterator[RedisServer]:
     settings = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
     with RedisServer(scratch / "node", settings) as node:
         node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-        eventually(lambda: "cluster_state:ok" in str(node.ask("CLUSTER", "INFO")))
+        wait_until(
+            lambda: "cluster_state:ok" in str(node.ask("CLUSTER", "INFO")),
+            ignoring=(redis.RedisError, OSError),
+        )
         yield node
 
 
@@ -124,7 +127,7 @@ def test_a_call_that_waits_for_a_connection_outlasts_a_new_master(
             masters.append(other)
             store.calls.servers.moved("", ConnectionError("the master is gone"))
 
-        assert waiting.result(PATIENCE_SECONDS).capacity == other.port
+        assert waiting.result(LIMIT_SECONDS).capacity == other.port
         with pytest.raises(StoreClosed):
             _closed(store).ring("bus")
 
@@ -215,7 +218,7 @@ def test_a_server_without_memory_refuses_entries_and_gives_them_out(server: Redi
         server.ask("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StorageFull):
             ring.enqueue(b"refused")
-        with ring.transaction(ttl=PATIENCE_SECONDS) as transaction:
+        with ring.transaction(ttl=LIMIT_SECONDS) as transaction:
             taken = transaction.dequeue()
 
         assert taken is not None

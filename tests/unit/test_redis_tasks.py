@@ -1,6 +1,5 @@
 """Tasks on a server: workers of every kind, schedules, and who asks, by the server's own clock."""
 
-import asyncio
 import importlib
 import os
 import secrets
@@ -20,17 +19,18 @@ from segue.tasks import App, Result, State, Worker, current
 from segue.tasks.autoscaler import ScalingRules
 from segue.tasks.scheduling import Scheduler
 from segue.tasks.states import TERMINAL
-from segue.tasks.worker import Kind
+from segue.tasks.worker import Kind, settler, sources
 from segue.tasks.worker.reports import read_reports
 from segue.testing import ManualClock
-from tests.contract.task_support import eventually, manual_app, work, working
+from tests.contract.task_support import BurstWorker, manual_app, work, working
 from tests.redis_server import LOOPBACK, RedisServer, shared_server
+from tests.waiting import LIMIT_SECONDS, run_other_tasks, wait_until
 
 DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 PASSWORD: Final = "open-sesame"
 MODULE: Final = """
 import os
-import time
+import threading
 
 from segue.tasks import App
 
@@ -50,7 +50,7 @@ def pid(number: int) -> int:
 
 @app.task(timeout=0.3)
 def sleep_long() -> None:
-    time.sleep(60)
+    threading.Event().wait()
 """
 
 
@@ -89,7 +89,7 @@ def test_workers_run_tasks_sync_and_async(app: App, kind: Kind) -> None:
 
     @app.task
     async def negate(number: int) -> int:
-        await asyncio.sleep(0)
+        await run_other_tasks()
         return -number
 
     @app.task(retries=0)
@@ -98,10 +98,10 @@ def test_workers_run_tasks_sync_and_async(app: App, kind: Kind) -> None:
 
     doubled, negated, failed = double.map(range(20)), negate.map(range(20)), fail.enqueue()
     with working(Worker(app, kind=kind, min_size=4)):
-        assert [each.get(20) for each in doubled] == [2 * number for number in range(20)]
-        assert [each.get(20) for each in negated] == [-number for number in range(20)]
+        assert [each.get(LIMIT_SECONDS) for each in doubled] == [2 * number for number in range(20)]
+        assert [each.get(LIMIT_SECONDS) for each in negated] == [-number for number in range(20)]
         with pytest.raises(TaskFailed, match="ValueError: no good"):
-            failed.get(20)
+            failed.get(LIMIT_SECONDS)
 
     assert app.record(failed.id).state is State.DEAD_LETTER
     assert app.store.queue("default").count().total == 0
@@ -117,7 +117,7 @@ def test_a_worker_has_its_tasks_run_by_processes_that_do_not_show_the_password(
         app: App = module.app
         words, slow = module.words.enqueue(), module.sleep_long.enqueue()
         pids = module.pid.map(range(6))
-        Worker(app, kind="process", min_size=2, burst=True).run()
+        BurstWorker(app, kind="process", min_size=2, burst=True).run()
 
         assert PASSWORD not in " ".join(words.get(0))
         assert os.getpid() not in {each.get(0) for each in pids}
@@ -134,7 +134,7 @@ def test_whoever_waits_for_a_result_is_told(app: App) -> None:
 
     @app.task
     def hold() -> str:
-        gate.wait(20)
+        gate.wait(LIMIT_SECONDS)
         return "done"
 
     result = hold.enqueue()
@@ -143,7 +143,7 @@ def test_whoever_waits_for_a_result_is_told(app: App) -> None:
             other.result(result.id).get(0.05)
         gate.set()
 
-        assert other.result(result.id).get(20) == "done"
+        assert other.result(result.id).get(LIMIT_SECONDS) == "done"
 
 
 def test_asking_for_a_task_takes_as_many_calls_however_many_queues_there_are(
@@ -185,10 +185,10 @@ def test_a_running_task_is_cancelled_by_another(app: App) -> None:
 
     result = stay.enqueue()
     with App(app.url) as other, working(Worker(app)):
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         assert other.cancel(result.id)
 
-        assert eventually(lambda: other.record(result.id).state is State.CANCELLED)
+        wait_until(lambda: other.record(result.id).state is State.CANCELLED)
 
 
 def test_progress_and_metrics_of_a_worker_are_there_for_all_to_see(app: App, url: str) -> None:
@@ -198,15 +198,15 @@ def test_progress_and_metrics_of_a_worker_are_there_for_all_to_see(app: App, url
     @app.task
     def climb() -> None:
         current().progress({"step": 2})
-        gate.wait(20)
+        gate.wait(LIMIT_SECONDS)
 
     result = climb.enqueue()
     with segue.open(url) as store, working(Worker(app, name="climber")):
-        assert eventually(lambda: app.record(result.id).progress == b'{"step":2}')
-        assert eventually(lambda: any(each.busy for each in read_reports(store, app.clock())))
+        wait_until(lambda: app.record(result.id).progress == b'{"step":2}')
+        wait_until(lambda: any(each.busy for each in read_reports(store, app.clock())))
         (report,) = read_reports(store, app.clock())
         gate.set()
-        result.get(20)
+        result.get(LIMIT_SECONDS)
 
     assert (report.worker, report.busy, report.queues) == ("climber", 1, ["default"])
     with segue.open(url) as store:
@@ -221,15 +221,15 @@ def test_a_worker_grows_with_the_queue(app: App) -> None:
     @app.task
     def hold(number: int) -> int:
         together.release()
-        gate.wait(20)
+        gate.wait(LIMIT_SECONDS)
         return number
 
     results = hold.map(range(60))
     rules = ScalingRules(min_workers=1, max_workers=3, check_seconds=0.05)
     with working(Worker(app, scaling=rules)):
-        assert all(together.acquire(timeout=20) for _ in range(2))
+        assert all(together.acquire(timeout=LIMIT_SECONDS) for _ in range(2))
         gate.set()
-        values = [each.get(20) for each in results]
+        values = [each.get(LIMIT_SECONDS) for each in results]
 
     assert values == list(range(60))
 
@@ -321,9 +321,9 @@ def test_a_worker_outlasts_a_server_that_is_started_again(scratch: Path) -> None
 
             results = note.map(range(200))
             with working(Worker(app, min_size=2)):
-                assert eventually(lambda: len(done) > 20)
+                wait_until(lambda: len(done) > 20)
                 server.restart()
-                values = [each.get(30) for each in results]
+                values = [each.get(LIMIT_SECONDS) for each in results]
 
             assert values == list(range(200))
             assert app.store.queue("default").count().total == 0
@@ -332,10 +332,16 @@ def test_a_worker_outlasts_a_server_that_is_started_again(scratch: Path) -> None
 @pytest.mark.parametrize("kind", ["thread", "async"])
 @pytest.mark.parametrize("queues", [1, 3])
 def test_a_worker_waits_for_a_server_that_is_away_for_longer_than_a_call_is_tried(
-    scratch: Path, kind: Kind, queues: int
+    scratch: Path,
+    kind: Kind,
+    queues: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It says so, and goes on where it was: in the middle of tasks, of acks and of waiting."""
-    pause = threading.Event()
+    monkeypatch.setattr(sources, "FULL_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(settler, "FULL_PAUSE_SECONDS", 0.05)
+    is_away = threading.Event()
     with (
         RedisServer(scratch / "server", DURABLE) as server,
         App(f"{server.url}?retry=0.05&timeout=1", retries=9, backoff=0.01) as app,
@@ -345,21 +351,23 @@ def test_a_worker_waits_for_a_server_that_is_away_for_longer_than_a_call_is_trie
 
         @app.task(queue="queue-0")
         def note(number: int) -> int:
-            pause.wait(0.02)
+            if number > 10:  # These run, or wait for a thread, when the server goes away.
+                is_away.wait(LIMIT_SECONDS)
             return number
 
         results = [
             note.using(queue=f"queue-{number % queues}").enqueue(number) for number in range(60)
         ]
         with working(Worker(app, kind=kind, min_size=3, lease_ttl=5)):
-            assert eventually(lambda: any(each.record().state in TERMINAL for each in results))
+            wait_until(lambda: any(each.record().state in TERMINAL for each in results))
             server.kill()
-            pause.wait(1.2)
+            is_away.set()
+            wait_until(lambda: "nothing taken, will be tried again" in caplog.text)
             server.start(keep_port=True)
-            assert eventually(lambda: _is_all_done(results))
+            wait_until(lambda: _is_all_done(results))
             values = [each.get(0) for each in results]
             idle = note.enqueue(99)
-            assert eventually(lambda: idle.record().state is State.COMPLETED)
+            wait_until(lambda: idle.record().state is State.COMPLETED)
         left = sum(app.store.queue(f"queue-{number}").count().total for number in range(queues))
 
     assert (values, left) == (list(range(60)), 0)

@@ -39,6 +39,7 @@ from tests.contract.topic_support import (
     values,
 )
 from tests.contract.worlds import RedisWorld
+from tests.waiting import LIMIT_SECONDS
 
 FAR = 5_000_000_000
 """An offset that does not fit in 32 bits."""
@@ -572,13 +573,13 @@ def test_who_waits_for_several_partitions_is_woken(world: RedisWorld, store: Red
 
     def wait() -> None:
         together.set()
-        found.extend(reader.poll(timeout=30))
+        found.extend(reader.poll(timeout=LIMIT_SECONDS))
 
     thread = threading.Thread(target=wait)
     thread.start()
     together.wait()
     world.open().topic("wide").append(b"x", partition=33)
-    thread.join(30)
+    thread.join(LIMIT_SECONDS)
 
     assert values(found) == [b"x"]  # type: ignore[arg-type]
 

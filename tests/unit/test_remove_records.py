@@ -30,6 +30,7 @@ from tests.unit.support import (
     slot_position,
     small_log,
 )
+from tests.waiting import LIMIT_SECONDS
 
 
 def is_even(record: Record) -> bool:
@@ -318,7 +319,7 @@ def test_another_process_may_remove(directory: Path) -> None:
         log.read(1)
         child = multiprocessing.get_context("spawn").Process(target=_remove_odd, args=(directory,))
         child.start()
-        child.join(60)
+        child.join(LIMIT_SECONDS)
 
         assert child.exitcode == 4
         with pytest.raises(RecordRemoved):

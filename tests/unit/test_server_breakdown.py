@@ -18,8 +18,9 @@ from segue.stores.contract import Queue, Store
 from segue.stores.opening import open_directory
 from segue.testing import ManualClock
 from tests.contract.worlds import FileWorld, RedisWorld, World
-from tests.unit.server_support import PATIENCE_SECONDS, Place, placed
+from tests.unit.server_support import Place, placed
 from tests.unit.support import flip_bit
+from tests.waiting import LIMIT_SECONDS
 
 BREAKDOWN: Final = "/api/v1/queues/jobs/breakdown"
 
@@ -199,7 +200,7 @@ def test_what_was_found_is_told_again_for_a_few_seconds(
 ) -> None:
     """Whoever looks every second costs next to nothing; and no more queues are kept than said."""
     monkeypatch.setattr(estimates, "QUEUES_KEPT", 3)
-    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", LIMIT_SECONDS)
     clock = ManualClock()
     samples = Estimates(clock.ticks)
     queue.push(b"x")
@@ -254,7 +255,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def place(scratch: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A machine that is busy finds as much as one that is not."""
-    monkeypatch.setattr(estimates, "SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(estimates, "SECONDS_MAX", LIMIT_SECONDS)
     with placed(scratch, ticks=clock.ticks) as place:
         yield place
 

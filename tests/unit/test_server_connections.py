@@ -11,7 +11,8 @@ from segue.server import serving
 from segue.server.building import build_app
 from segue.server.serving import ServerThread
 from segue.stores.opening import open_directory
-from tests.unit.server_support import PATIENCE_SECONDS, Place, all_of, new_token, placed, until
+from tests.unit.server_support import Place, all_of, new_token, placed, until
+from tests.waiting import LIMIT_SECONDS
 
 LOOKED = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = b"POST /queue/jobs/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
@@ -32,7 +33,7 @@ def server(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThr
 
 
 def connected(server: ServerThread) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_SECONDS)
 
 
 # Nobody uses it ------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from segue.stores.file.store import FileStore
 from segue.stores.topic_contract import Lag
 from segue.stores.topic_looks import AnyTopicLooks, Kept
 from tests.unit.server_looks import Json, column, only, redis_placed, rows
-from tests.unit.server_support import PATIENCE_SECONDS, Place, new_token, placed
+from tests.unit.server_support import Place, new_token, placed
 from tests.unit.support import destroy_header, flip_bit, segment_path, traces
+from tests.waiting import LIMIT_SECONDS
 
 TOPICS = "/api/v1/overview/topics"
 SEGMENT_BYTES = 1 << 16
@@ -28,7 +29,7 @@ RULES = TopicRules(segment_bytes=SEGMENT_BYTES)
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that have all the time there is, on however slow a machine."""
-    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", LIMIT_SECONDS)
 
 
 @pytest.fixture(params=["directory", "redis", "contract"])

@@ -16,13 +16,13 @@ from segue.stores.file.queue import FileQueue
 from segue.stores.file.store import FileStore
 from segue.stores.file.topics.topic import FileTopic
 from tests.unit.server_support import (
-    PATIENCE_SECONDS,
     Place,
     Told,
     messages,
     placed,
     until,
 )
+from tests.waiting import LIMIT_SECONDS
 
 MANY = 5
 """More than are dealt with in the loop, in these tests."""
@@ -39,7 +39,7 @@ def hung(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def ack_many(queue: FileQueue, receipts: list[Receipt]) -> None:
         if queue.name == name:
-            is_over.wait(PATIENCE_SECONDS)
+            is_over.wait(LIMIT_SECONDS)
         else:
             real(queue, receipts)
 
@@ -76,7 +76,7 @@ def test_no_more_wait_for_a_queue_that_hangs_than_may(
     with placed(scratch, sync="always") as place:
         with crowd(place, "jobs", 3, monkeypatch) as asked:
             refused = ack(place, "jobs")
-        answered = [each.result(PATIENCE_SECONDS).status for each in asked]
+        answered = [each.result(LIMIT_SECONDS).status for each in asked]
         until(lambda: place.app.threads.pending == 0)
         again = ack(place, "jobs")
 
@@ -153,7 +153,7 @@ def test_whatever_hangs_of_one_thing_leaves_threads_for_the_others(
         is_meant = getattr(subject, "name", args[0] if args else "jobs") == "jobs"
         if is_meant and threading.current_thread().name.startswith("segue-serve"):
             has_hung.set()
-            is_over.wait(PATIENCE_SECONDS)
+            is_over.wait(LIMIT_SECONDS)
         return real(subject, *args, **named)
 
     with placed(scratch, sync="always") as place:
@@ -164,12 +164,12 @@ def test_whatever_hangs_of_one_thing_leaves_threads_for_the_others(
         with ThreadPoolExecutor(threads.THREADS_MAX + 2) as callers:
             asked = [callers.submit(place.ask, "GET", path) for _ in range(threads.THREADS_MAX + 2)]
             try:
-                assert has_hung.wait(PATIENCE_SECONDS)
+                assert has_hung.wait(LIMIT_SECONDS)
                 until(lambda: place.app.threads.pending == len(asked))
                 pushed = place.push("mail")
             finally:
                 is_over.set()
-            answered = {each.result(PATIENCE_SECONDS).status for each in asked}
+            answered = {each.result(LIMIT_SECONDS).status for each in asked}
 
     assert pushed.status == 200
     assert answered == {200}

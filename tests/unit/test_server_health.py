@@ -15,8 +15,9 @@ from segue.server.health import LATE_SECONDS, SPARE_DESCRIPTORS, Watchdog, has_d
 from segue.stores.opening import open_directory
 from segue.testing import FaultyDisk
 from tests.http_server import shared_http_server
-from tests.unit.server_support import PATIENCE_SECONDS, Place, placed, until
+from tests.unit.server_support import Place, placed, until
 from tests.unit.support import no_descriptor_left_open
+from tests.waiting import LIMIT_SECONDS
 
 ASKED = ("/live", "/ready", "/health")
 
@@ -194,7 +195,7 @@ def test_a_server_whose_threads_are_all_stuck_says_so(
             until(place.app.threads.is_stuck)
             stuck = statuses(place)
             reason = place.ask("GET", "/live").json["status"]
-        answered = [each.result(PATIENCE_SECONDS).status for each in asked]
+        answered = [each.result(LIMIT_SECONDS).status for each in asked]
         well = statuses(place)
 
     assert set(stuck.values()) == {503}
@@ -218,6 +219,6 @@ def test_a_server_whose_threads_are_busy_is_well_while_nobody_waits(
             asked = callers.submit(place.push, "jobs")
             until(lambda: place.app.threads.pending == 1)
             found = statuses(place)
-        asked.result(PATIENCE_SECONDS)
+        asked.result(LIMIT_SECONDS)
 
     assert set(found.values()) == {200}

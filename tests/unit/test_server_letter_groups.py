@@ -19,8 +19,9 @@ from segue.stores.contract import Queue, Store
 from segue.stores.letters import DeadLetters, LetterNote
 from segue.stores.queue_base import QueueBase
 from tests.contract.worlds import FileWorld, RedisWorld, World
-from tests.unit.server_support import PATIENCE_SECONDS, Place, placed
+from tests.unit.server_support import Place, placed
 from tests.unit.support import flip_bit
+from tests.waiting import LIMIT_SECONDS
 
 GROUPS: Final = "/api/v1/queues/jobs/dead-letters/groups"
 LETTERS: Final = "/api/v1/queues/jobs/dead-letters"
@@ -60,7 +61,7 @@ def bury(queue: Queue, *reasons: str, cause: str = "dead") -> None:
 
 def look(groups: LetterGroups) -> Look:
     """Return what is known of the queue, however long that takes."""
-    return groups.look("jobs", wait_seconds=PATIENCE_SECONDS)
+    return groups.look("jobs", wait_seconds=LIMIT_SECONDS)
 
 
 def counts(look: Look) -> dict[tuple[str, str], int]:
@@ -289,7 +290,7 @@ def test_what_nobody_asks_for_is_forgotten(
     bury(queue, "a")
     look(groups)
     now[0] += letter_groups.DROP_SECONDS + 1
-    groups.look("other", wait_seconds=PATIENCE_SECONDS)
+    groups.look("other", wait_seconds=LIMIT_SECONDS)
     dropped = "jobs" not in groups._queues
     for number in range(letter_groups.QUEUES_MAX):
         now[0] += 1
@@ -317,7 +318,7 @@ def test_a_queue_that_fails_says_that_not_all_is_counted(
 
     groups = LetterGroups(find)
     failed = groups.look("jobs", wait_seconds=0.05)
-    other = groups.look("other", wait_seconds=PATIENCE_SECONDS)
+    other = groups.look("other", wait_seconds=LIMIT_SECONDS)
     is_broken[0] = False
     again = look(groups)
     groups.close()
@@ -410,7 +411,7 @@ def test_letters_that_are_not_told_apart_are_found_one_by_one(
 @pytest.fixture
 def place(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A machine that is busy finds as much as one that is not."""
-    monkeypatch.setattr(routes, "PAGE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(routes, "PAGE_SECONDS", LIMIT_SECONDS)
     with placed(scratch) as place:
         yield place
 

@@ -10,7 +10,8 @@ import pytest
 
 from segue.server.routes import letters as routes
 from segue.stores import portions
-from tests.unit.server_support import PATIENCE_SECONDS, Place, cut, placed, until
+from tests.unit.server_support import Place, cut, placed, until
+from tests.waiting import LIMIT_SECONDS
 
 LETTERS = "/api/v1/queues/jobs/dead-letters"
 
@@ -18,7 +19,7 @@ LETTERS = "/api/v1/queues/jobs/dead-letters"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy finds as much as one that is not."""
-    monkeypatch.setattr(routes, "PAGE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(routes, "PAGE_SECONDS", LIMIT_SECONDS)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from segue.stores.contract import Queue
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory, open_http
 from tests.unit.server_support import (
-    PATIENCE_SECONDS,
     Place,
     all_of,
     messages,
@@ -27,6 +26,7 @@ from tests.unit.server_support import (
     placed,
     until,
 )
+from tests.waiting import LIMIT_SECONDS
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ def test_bodies_that_wait_for_a_thread_are_in_the_books(
             until(lambda: place.app.threads.pending == 1)
             held_bytes = place.app.bodies._bytes
             refused = place.push("jobs", large)
-        answered = first.result(PATIENCE_SECONDS)
+        answered = first.result(LIMIT_SECONDS)
         until(lambda: place.app.bodies._bytes == 0)
         again = place.push("jobs", large)
 
@@ -228,7 +228,7 @@ def test_a_refusal_of_a_body_that_was_read_is_told_at_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is nothing more to come, so nothing is waited for, and the connection goes on."""
-    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 10 * LIMIT_SECONDS)
     body = b"[" + b"1," * 50_000
     asked = place.head("POST", messages("jobs"), f"Content-Length: {len(body)}") + body
     with place.connected() as line:
@@ -245,7 +245,7 @@ def test_an_overloaded_server_says_so_at_once(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was sent: it was read to its end."""
-    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 10 * LIMIT_SECONDS)
     with placed(scratch, sync="always") as place:
         place.push("jobs")
         monkeypatch.setattr(threads, "PENDING_MAX", 0)
@@ -255,8 +255,11 @@ def test_an_overloaded_server_says_so_at_once(
     assert "connection" not in answer.headers
 
 
-def test_who_is_refused_is_not_asked_to_go_on(place: Place) -> None:
+def test_who_is_refused_is_not_asked_to_go_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To "100 Continue" a client answers with all of a body that nobody wants."""
+    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 0.02)
     with place.connected() as line:
         line.sendall(place.head("POST", messages("jobs"), "Expect: 100-continue", TOO_LARGE))
         answer = all_of(line)
@@ -265,8 +268,11 @@ def test_who_is_refused_is_not_asked_to_go_on(place: Place) -> None:
     assert b"connection: close" in answer.lower()
 
 
-def test_who_is_not_let_in_is_not_asked_to_go_on(scratch: Path) -> None:
+def test_who_is_not_let_in_is_not_asked_to_go_on(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither before nor after it is known who asks."""
+    monkeypatch.setattr(asgi, "DISCARDING_SECONDS", 0.02)
     new_token(scratch / "tokens.json", "admin")
     with (
         placed(scratch / "data", tokens=scratch / "tokens.json") as place,

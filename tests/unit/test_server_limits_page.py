@@ -10,8 +10,9 @@ from segue import QueueRules
 from segue.log.layout import _HEADER
 from segue.server import paging
 from tests.unit.server_looks import column, redis_placed, rows
-from tests.unit.server_support import PATIENCE_SECONDS, Place, new_token, placed
+from tests.unit.server_support import Place, new_token, placed
 from tests.unit.support import SECOND_HEADER, segment_path
+from tests.waiting import LIMIT_SECONDS
 
 LIMITS = "/api/v1/overview/limits"
 
@@ -19,7 +20,7 @@ LIMITS = "/api/v1/overview/limits"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that have all the time there is, on however slow a machine."""
-    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", PATIENCE_SECONDS)
+    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", LIMIT_SECONDS)
 
 
 @pytest.fixture(params=["directory", "redis"])

@@ -12,7 +12,8 @@ from segue.server.open_queues import DESCRIPTORS_PER_QUEUE, DESCRIPTORS_SHARE, q
 from segue.server.routes.limits import NO_ROOM
 from segue.stores.opening import open_directory
 from segue.tasks import desk, tally
-from tests.unit.server_support import PATIENCE_SECONDS, Place, placed
+from tests.unit.server_support import Place, placed
+from tests.waiting import LIMIT_SECONDS
 
 ROOM: Final = 3
 NAMES: Final = [f"q{number:02d}" for number in range(12)]
@@ -28,9 +29,9 @@ def place(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             store.queue(name).push(b'{"task": "send"}')
     soft = ROOM * DESCRIPTORS_PER_QUEUE * DESCRIPTORS_SHARE
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", PATIENCE_SECONDS)
-    monkeypatch.setattr(desk, "PAGE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(tally, "LOOK_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", LIMIT_SECONDS)
+    monkeypatch.setattr(desk, "PAGE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(tally, "LOOK_SECONDS", LIMIT_SECONDS)
     with placed(scratch) as place:
         yield place
 

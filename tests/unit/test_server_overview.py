@@ -30,7 +30,8 @@ from segue.tasks.worker.reports import WorkerReport, prepare_reports, send_repor
 from segue.testing import ManualClock
 from tests.http_server import shared_http_server
 from tests.redis_server import shared_server
-from tests.unit.server_support import PATIENCE_SECONDS, Place, new_token, placed, until
+from tests.unit.server_support import Place, new_token, placed, until
+from tests.waiting import LIMIT_SECONDS
 
 OVERVIEW = "/api/v1/overview"
 LIVE = "/api/v1/overview/live"
@@ -40,7 +41,7 @@ Json = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer waits for its look, and nobody else looks."""
-    monkeypatch.setattr(overview, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(overview, "PATIENCE_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(Historian, "ask", lambda _: None)
 
 
@@ -483,7 +484,7 @@ def test_a_queue_that_hangs_does_not_stop_the_others(
     def hang(queue: FileQueue) -> QueueStats:
         if queue.name == "b":
             hangs.set()
-            comes_back.wait(PATIENCE_SECONDS)
+            comes_back.wait(LIMIT_SECONDS)
         return real(queue)
 
     monkeypatch.setattr(FileQueue, "stats", hang)
@@ -531,7 +532,7 @@ def test_a_look_that_takes_long_is_not_waited_for(
     place.store.queue("slow").push(b"x")
 
     def wait(queue: FileQueue) -> QueueStats:
-        comes_back.wait(PATIENCE_SECONDS)
+        comes_back.wait(LIMIT_SECONDS)
         return real(queue)
 
     monkeypatch.setattr(FileQueue, "stats", wait)
@@ -552,7 +553,7 @@ def test_what_was_seen_before_is_not_said_to_be_of_now(
     first = look(place)["at_us"]
 
     def wait(queue: FileQueue) -> QueueStats:
-        comes_back.wait(PATIENCE_SECONDS)
+        comes_back.wait(LIMIT_SECONDS)
         return real(queue)
 
     monkeypatch.setattr(FileQueue, "stats", wait)
@@ -576,7 +577,7 @@ def test_a_look_that_hangs_does_not_keep_the_server_from_ending(
 
     def hang(queue: FileQueue) -> QueueStats:
         hangs.set()
-        comes_back.wait(PATIENCE_SECONDS)
+        comes_back.wait(LIMIT_SECONDS)
         return real(queue)
 
     monkeypatch.setattr(FileQueue, "stats", hang)

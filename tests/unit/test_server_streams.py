@@ -14,8 +14,9 @@ from segue.server.tokens import remove_token
 from segue.stores.contract import Store
 from segue.stores.opening import open_http
 from segue.stores.topic_contract import Topic
-from tests.unit.server_support import PATIENCE_SECONDS, Place, all_of, new_token, placed, until
+from tests.unit.server_support import Place, all_of, new_token, placed, until
 from tests.unit.support import ManualClock
+from tests.waiting import LIMIT_SECONDS
 
 RECORDS = "/api/v1/topics/orders/records"
 EVENTS = "text/event-stream"
@@ -124,7 +125,7 @@ def test_who_waits_is_given_nothing_once_the_token_is_taken_back(
         remove_token(tokens, token.id)
         look_at_tokens(place)
         place.store.queue("jobs").push(b"secret")
-        answer = waiting.result(PATIENCE_SECONDS)
+        answer = waiting.result(LIMIT_SECONDS)
 
     assert (answer.status, answer.code) == (401, "unauthenticated")
     assert place.store.queue("jobs").count().ready == 1

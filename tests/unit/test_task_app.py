@@ -20,6 +20,7 @@ from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import EventLog
 from segue.testing import ManualClock
 from tests.contract.task_support import manual_app, work
+from tests.waiting import LIMIT_SECONDS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -363,7 +364,7 @@ def test_whoever_waits_in_an_event_loop_waits_no_longer_than_asked_for(app: App)
 
     for seconds in (0, 0.01):
         with pytest.raises(ResultTimeout, match="is pending"):
-            asyncio.run(asyncio.wait_for(result.get_async(seconds), 20))
+            asyncio.run(asyncio.wait_for(result.get_async(seconds), LIMIT_SECONDS))
 
 
 def test_an_app_may_go_on_with_another_store(app: App, scratch: Path) -> None:

@@ -21,10 +21,11 @@ from segue.tasks import App
 from segue.tasks.cancelling import Cancellations
 from segue.tasks.envelope import Envelope
 from segue.tasks.events import Happening, TaskEvent
+from segue.tasks.worker import keeper
 from segue.tasks.worker.keeper import Keeper
 from segue.tasks.worker.runs import Run
 from segue.tasks.worker.settler import Settler
-from tests.contract.task_support import PATIENCE_SECONDS, eventually
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 TTL_SECONDS = 30.0
 PUSHED_US = 1_000
@@ -48,7 +49,7 @@ class FakeQueue:
         self.begun.append(job.offset)
         self.threads.add(threading.current_thread().name)
         if job.offset in self.hangs:
-            self.go_on.wait(2 * PATIENCE_SECONDS)
+            self.go_on.wait(2 * LIMIT_SECONDS)
         if job.offset in self.errors:
             raise self.errors[job.offset]
 
@@ -133,10 +134,10 @@ class Scene:
         self.keeper.add(run)
         return run
 
-    def ticks(self, count: int = 3) -> bool:
-        """Tell whether the keeper goes on with what it does."""
+    def ticks(self, count: int = 3) -> None:
+        """Wait until the keeper has gone on for `count` rounds."""
         aim = self.crew.checks + count
-        return eventually(lambda: self.crew.checks >= aim)
+        wait_until(lambda: self.crew.checks >= aim)
 
 
 def _nothing() -> None: ...
@@ -150,13 +151,20 @@ def app(scratch: Path) -> Iterator[App]:
 
 
 @pytest.fixture
-def far(app: App) -> Iterator[Scene]:
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have keepers look more often."""
+    monkeypatch.setattr(keeper, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "CANCEL_SECONDS", 0.02)
+
+
+@pytest.fixture
+def far(app: App, quick_ticks: None) -> Iterator[Scene]:
     """A keeper of leases that take a round trip."""
     yield from scene(app, Heartbeat(side_by_side=4))
 
 
 @pytest.fixture
-def near(app: App) -> Iterator[Scene]:
+def near(app: App, quick_ticks: None) -> Iterator[Scene]:
     """A keeper of leases in a store of files."""
     yield from scene(app, Heartbeat())
 
@@ -175,7 +183,7 @@ def test_a_renewal_that_hangs_holds_up_no_other(far: Scene) -> None:
     hanging, *others = [far.run(number) for number in range(4)]
     far.start()
 
-    assert eventually(lambda: all(run.leased_until > time.monotonic() + 20 for run in others))
+    wait_until(lambda: all(run.leased_until > time.monotonic() + 20 for run in others))
     assert hanging.leased_until < time.monotonic() + 20
 
 
@@ -186,7 +194,7 @@ def test_renewals_are_under_way_side_by_side(far: Scene) -> None:
         far.run(number)
     far.start()
 
-    assert eventually(lambda: sorted(far.queue.begun) == [0, 1, 2])
+    wait_until(lambda: sorted(far.queue.begun) == [0, 1, 2])
 
 
 def test_a_renewal_that_is_under_way_is_not_asked_for_again(far: Scene) -> None:
@@ -195,13 +203,13 @@ def test_a_renewal_that_is_under_way_is_not_asked_for_again(far: Scene) -> None:
     far.queue.errors[0] = StoreUnavailable("it does not answer")
     run = far.run(0)
     far.start()
-    assert far.ticks(5)
+    far.ticks(5)
     begun = list(far.queue.begun)
     del far.queue.errors[0]
     far.queue.go_on.set()
 
     assert begun == [0]
-    assert eventually(lambda: run.leased_until > time.monotonic() + 20)
+    wait_until(lambda: run.leased_until > time.monotonic() + 20)
     assert not run.is_over
 
 
@@ -211,7 +219,7 @@ def test_a_failed_renewal_is_tried_again_soon(far: Scene) -> None:
     run = far.run(0)
     far.start()
 
-    assert eventually(lambda: len(far.queue.begun) >= 3)
+    wait_until(lambda: len(far.queue.begun) >= 3)
     assert not run.is_over
 
 
@@ -223,10 +231,10 @@ def test_timeouts_and_checks_go_on_while_renewals_hang(far: Scene) -> None:
     late.timeout, late.deadline = 1.0, time.monotonic()
     far.start()
 
-    assert eventually(lambda: far.crew.stopped == [late])
+    wait_until(lambda: far.crew.stopped == [late])
     assert late.outcome is not None
     assert late.outcome.is_timeout
-    assert far.ticks()
+    far.ticks()
 
 
 def test_cancellations_go_on_while_a_renewal_hangs(far: Scene) -> None:
@@ -235,7 +243,7 @@ def test_cancellations_go_on_while_a_renewal_hangs(far: Scene) -> None:
     far.cancellations.requests[run.id] = PUSHED_US
     far.start()
 
-    assert eventually(lambda: far.crew.stopped == [run])
+    wait_until(lambda: far.crew.stopped == [run])
     assert run.outcome is not None
     assert run.outcome.verdict == "cancelled"
 
@@ -246,16 +254,16 @@ def test_a_look_at_cancellations_that_hangs_holds_up_nothing(far: Scene) -> None
 
     def hang() -> None:
         looks.release()
-        far.queue.go_on.wait(2 * PATIENCE_SECONDS)
+        far.queue.go_on.wait(2 * LIMIT_SECONDS)
 
     far.cancellations.look = hang
     run = far.run(0, age=0)
     far.start()
-    assert looks.acquire(timeout=PATIENCE_SECONDS)
+    assert looks.acquire(timeout=LIMIT_SECONDS)
     run.timeout, run.deadline = 1.0, time.monotonic()
 
-    assert eventually(lambda: far.crew.stopped == [run])
-    assert far.ticks(5)
+    wait_until(lambda: far.crew.stopped == [run])
+    far.ticks(5)
     assert not looks.acquire(blocking=False)
 
 
@@ -265,7 +273,7 @@ def test_a_run_whose_lease_is_lost_is_stopped(far: Scene) -> None:
     run, other = far.run(0), far.run(1)
     far.start()
 
-    assert eventually(lambda: far.crew.stopped == [run])
+    wait_until(lambda: far.crew.stopped == [run])
     assert far.settler.settled == [run]
     assert run.outcome is not None
     assert run.outcome.verdict == "lost"
@@ -277,13 +285,13 @@ def test_a_run_that_is_settled_while_its_renewal_waits_is_not_renewed(far: Scene
     far.queue.hangs = {0, 1, 2, 3}
     runs = [far.run(number) for number in range(5)]
     far.start()
-    assert eventually(lambda: len(far.queue.begun) == 4)
+    wait_until(lambda: len(far.queue.begun) == 4)
     waiting = next(run for run in runs if run.job.offset not in far.queue.begun)
-    assert far.ticks()  # It waits for its turn by now.
+    far.ticks()  # It waits for its turn by now.
     waiting.job.settle()
     far.keeper.forget(waiting)
     far.queue.go_on.set()
-    assert eventually(lambda: all(run.leased_until > time.monotonic() + 20 for run in runs[:4]))
+    wait_until(lambda: all(run.leased_until > time.monotonic() + 20 for run in runs[:4]))
 
     assert waiting.job.offset not in far.queue.begun
     assert not waiting.is_over
@@ -296,7 +304,7 @@ def test_what_nobody_expected_ends_the_worker_wherever_it_happens(far: Scene) ->
     far.run(0)
     far.start()
 
-    assert eventually(lambda: bug in far.errors)
+    wait_until(lambda: bug in far.errors)
 
 
 def test_a_keeper_is_closed_though_a_renewal_hangs(far: Scene) -> None:
@@ -305,11 +313,11 @@ def test_a_keeper_is_closed_though_a_renewal_hangs(far: Scene) -> None:
     far.queue.errors[0] = RuntimeError("of no use")
     far.run(0)
     far.start()
-    assert eventually(lambda: far.queue.begun == [0])
+    wait_until(lambda: far.queue.begun == [0])
     far.keeper.close()
     far.queue.go_on.set()
     far.queue.heartbeat.close()
-    assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "segue-beat"])
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "segue-beat"])
 
     assert far.errors == []
 
@@ -319,14 +327,14 @@ def test_leases_in_files_are_renewed_by_the_keeper_itself(near: Scene) -> None:
     runs = [near.run(number) for number in range(5)]
     near.start()
 
-    assert eventually(lambda: all(run.leased_until > time.monotonic() + 20 for run in runs))
+    wait_until(lambda: all(run.leased_until > time.monotonic() + 20 for run in runs))
     assert near.queue.threads == {"segue-keeper"}
 
 
 def test_a_short_run_is_not_renewed(far: Scene) -> None:
     """Nor does anything come of it but a look: most tasks take less than a part of their lease."""
-    far.run(0, age=0)
+    far.run(0, age=-LIMIT_SECONDS)
     far.start()
 
-    assert far.ticks(5)
+    far.ticks(5)
     assert far.queue.begun == []

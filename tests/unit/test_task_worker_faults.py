@@ -15,7 +15,7 @@ from segue.tasks import App, State, Worker, current
 from segue.tasks.envelope import TASK_NAME_MAX
 from segue.tasks.events import ERROR_CHARACTERS_MAX, TRACEBACK_CHARACTERS_MAX
 from segue.tasks.worker import Kind
-from segue.tasks.worker.worker import STRANDED_OPEN_MAX
+from segue.tasks.worker import worker as workers
 from segue.testing import ManualClock
 from tests.contract.task_support import check_intact, happenings, letters, manual_app, work
 
@@ -361,15 +361,16 @@ def test_a_worker_needs_something_to_work_on(app: App) -> None:
 
 
 def test_tasks_where_no_worker_looks_are_told_of_and_no_queue_stays_open_for_it(
-    app: App, caplog: pytest.LogCaptureFixture
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each open queue is a dozen files: those of others would leave none for the tasks."""
+    monkeypatch.setattr(workers, "STRANDED_OPEN_MAX", 2)
 
     @app.task
     def job() -> int:
         return 1
 
-    others = [f"other-{number}" for number in range(STRANDED_OPEN_MAX + 1)]
+    others = [f"other-{number}" for number in range(3)]
     with segue.open(app.url, clock=app.clock, ticks=app.ticks) as store:
         for name in others:
             store.queue(name).push(b'{"task": "job"}')

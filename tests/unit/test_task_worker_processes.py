@@ -3,7 +3,6 @@
 import importlib
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +13,15 @@ import pytest
 from segue.errors import AppNotFound, TaskCancelled
 from segue.tasks import App, State, Worker
 from segue.tasks.signature import RESULT_BYTES_MAX
-from tests.contract.task_support import check_intact, eventually, happenings, working
+from tests.contract.task_support import BurstWorker, check_intact, happenings, working
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 MODULE: Final = """
 import asyncio
 import os
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 
 from segue.tasks import App, Retry, current
@@ -35,9 +35,21 @@ def pid(number: int = 0) -> int:
 
 
 @app.task
-async def nap(seconds: float) -> str:
-    await asyncio.sleep(seconds)
+async def own_id() -> str:
     return current().id
+
+
+@app.task
+async def idle() -> None:
+    await asyncio.Event().wait()
+
+
+@app.task
+def meet(place: str, count: int) -> int:
+    Path(place, str(os.getpid())).touch()
+    while len(os.listdir(place)) < count:
+        threading.Event().wait(0.002)
+    return os.getpid()
 
 
 @app.task
@@ -61,8 +73,7 @@ def shoot() -> None:
 def shoot_with_a_child(note: str) -> None:
     child = os.fork()
     if not child:
-        time.sleep(60)
-        os._exit(0)
+        threading.Event().wait()
     Path(note).write_text(str(child))
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -104,7 +115,7 @@ def wrong_wait() -> None:
 
 @app.task(timeout=0.4)
 def sleep_long() -> None:
-    time.sleep(60)
+    threading.Event().wait()
 
 
 @app.task(timeout=0.4)
@@ -115,14 +126,14 @@ def spin() -> None:
 
 @app.task(timeout=0.4)
 async def wait_long() -> None:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 
 @app.task(timeout=None)
-def stay(begun: str, patience: float = 60) -> None:
+def stay(begun: str) -> None:
     current().progress("here")
     Path(begun).write_text(str(os.getpid()))
-    time.sleep(patience)
+    threading.Event().wait()
 
 
 @app.task
@@ -179,10 +190,10 @@ def test_a_process_may_end_in_any_way_and_the_next_task_has_another(app: App) ->
         "surrogate": enqueue(app, "surrogate"),
         "wait": enqueue(app, "wrong_wait"),
         "print": enqueue(app, "loud"),
-        "last": enqueue(app, "nap", b"[0]"),
+        "last": enqueue(app, "own_id"),
     }
-    Worker(app, kind="process", burst=True).run()
-    Worker(app, kind="process", burst=True).run()  # What waited to be tried again.
+    BurstWorker(app, kind="process", burst=True).run()
+    BurstWorker(app, kind="process", burst=True).run()  # What waited to be tried again.
     errors = {name: app.record(task_id).error for name, task_id in ids.items()}
 
     assert errors["exit"] == "WorkerDied: its process ended with exit code 7"
@@ -204,7 +215,7 @@ def test_a_process_that_dies_is_missed_whatever_it_leaves_behind(app: App, scrat
     note = scratch / "child"
     dead = enqueue(app, "shoot_with_a_child", b'["%s"]' % str(note).encode())
     after = enqueue(app, "pid")
-    Worker(app, kind="process", burst=True).run()
+    BurstWorker(app, kind="process", burst=True).run()
 
     assert app.record(dead).error == "WorkerDied: its process was ended by SIGKILL"
     assert app.record(after).state is State.COMPLETED
@@ -214,7 +225,7 @@ def test_a_process_that_dies_is_missed_whatever_it_leaves_behind(app: App, scrat
 def test_processes_are_used_again_and_are_not_ours(app: App) -> None:
     """As many as there are slots, and none of them is the worker."""
     ids = [enqueue(app, "pid", b"[%d]" % number) for number in range(8)]
-    Worker(app, kind="process", burst=True, min_size=2).run()
+    BurstWorker(app, kind="process", burst=True, min_size=2).run()
     pids = {app.result(task_id).get(0) for task_id in ids}
 
     assert 1 <= len(pids) <= 2
@@ -225,7 +236,7 @@ def test_a_task_that_takes_too_long_is_killed_whatever_it_does(app: App) -> None
     """Asleep, busy or waiting; and not only given up: its process is gone."""
     ids = [enqueue(app, name) for name in ("sleep_long", "spin", "wait_long")]
     after = enqueue(app, "pid")
-    Worker(app, kind="process", burst=True).run()
+    BurstWorker(app, kind="process", burst=True).run()
 
     for task_id in ids:
         record = app.record(task_id)
@@ -239,17 +250,16 @@ def test_a_running_task_is_killed_if_it_is_cancelled(app: App, scratch: Path) ->
     begun = scratch / "begun"
     result = app.enqueue("stay", b'["%s"]' % str(begun).encode())
     with working(Worker(app, kind="process")):
-        assert eventually(lambda: begun.exists() and begun.read_text() != "")
-        assert eventually(lambda: result.progress == "here")
+        wait_until(lambda: begun.exists() and begun.read_text() != "")
+        wait_until(lambda: result.progress == "here")
         pid = int(begun.read_text())
         is_cancelled = result.cancel()
         with pytest.raises(TaskCancelled):
-            result.get(20)
-        ended = eventually(lambda: is_gone(pid))
-        after = app.enqueue("pid").get(20)
+            result.get(LIMIT_SECONDS)
+        wait_until(lambda: is_gone(pid))
+        after = app.enqueue("pid").get(LIMIT_SECONDS)
 
     assert is_cancelled
-    assert ended
     assert isinstance(after, int)
     assert after != pid
 
@@ -258,13 +268,13 @@ def test_a_task_that_is_cancelled_while_its_process_starts_takes_no_worker_with_
     app: App,
 ) -> None:
     """Nobody may be told that the App cannot be found, only because somebody was fast."""
-    result = app.enqueue("nap", b"[60]")
+    result = app.enqueue("idle", b"[]")
     with working(Worker(app, kind="process")):
-        assert eventually(lambda: result.state is State.PROCESSING)
+        wait_until(lambda: result.state is State.PROCESSING)
         result.cancel()
         with pytest.raises(TaskCancelled):
-            result.get(20)
-        after = app.enqueue("pid").get(20)
+            result.get(LIMIT_SECONDS)
+        after = app.enqueue("pid").get(LIMIT_SECONDS)
 
     assert isinstance(after, int)
 
@@ -275,7 +285,7 @@ def test_too_much_memory_is_an_error_of_the_task_that_wants_it(app: App) -> None
     greedy = enqueue(app, "gobble", b"[4000]")
     modest = enqueue(app, "gobble", b"[1]")
     after = enqueue(app, "pid")
-    Worker(app, kind="process", burst=True, memory_bytes=1 << 30).run()
+    BurstWorker(app, kind="process", burst=True, memory_bytes=1 << 30).run()
 
     assert app.record(greedy).error_type == "MemoryError"
     assert app.result(modest).get(0) == 1 << 20
@@ -286,7 +296,7 @@ def test_a_result_comes_whole_or_not_at_all(app: App) -> None:
     """As large as may be kept; a larger one is a dead letter that says so."""
     fits = enqueue(app, "big", b"[%d]" % (RESULT_BYTES_MAX - 2))
     exceeds = enqueue(app, "big", b"[%d]" % (RESULT_BYTES_MAX - 1))
-    Worker(app, kind="process", burst=True).run()
+    BurstWorker(app, kind="process", burst=True).run()
 
     assert app.result(fits).get(0) == "x" * (RESULT_BYTES_MAX - 2)
     assert app.record(exceeds).error_type == "BadResult"
@@ -297,7 +307,7 @@ def test_a_worker_that_is_stopped_now_gives_back_what_runs(app: App, scratch: Pa
     begun = scratch / "begun"
     result = app.enqueue("stay", b'["%s"]' % str(begun).encode())
     with working(Worker(app, kind="process")) as worker:
-        assert eventually(lambda: begun.exists() and begun.read_text() != "")
+        wait_until(lambda: begun.exists() and begun.read_text() != "")
         pid = int(begun.read_text())
         worker.stop(now=True)
     status = app.store.queue("default").browse()[0]
@@ -314,7 +324,7 @@ def test_a_message_with_numbers_beyond_reason_takes_no_worker_with_it(app: App) 
     queue.push(b'{"task": "pid", "retries": 100000000000000000000000000}')
     queue.push(b'{"task": "pid", "timeout": 1e300}')
     after = enqueue(app, "pid")
-    Worker(app, kind="process", burst=True).run()
+    BurstWorker(app, kind="process", burst=True).run()
 
     assert app.record(after).state is State.COMPLETED
     assert queue.count().total == 0
@@ -345,16 +355,11 @@ def test_a_module_that_processes_cannot_import_ends_the_worker_with_the_reason(
     assert app.record(task_id).state is State.PENDING
 
 
-def test_many_processes_start_at_once(app: App) -> None:
-    """And run at the same time."""
-    ids = [enqueue(app, "nap", b"[0.2]") for _ in range(4)]
-    running = 0
-    worker = Worker(app, kind="process", min_size=4, burst=True)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    while thread.is_alive():
-        running = max(running, app.store.queue("default").count().leased)
-        thread.join(0.01)
+def test_many_processes_run_at_the_same_time(app: App, scratch: Path) -> None:
+    """Each of these tasks ends only when both have begun."""
+    place = scratch / "place"
+    place.mkdir()
+    ids = [enqueue(app, "meet", b'["%s",2]' % str(place).encode()) for _ in range(2)]
+    BurstWorker(app, kind="process", min_size=2, burst=True).run()
 
-    assert running > 1
-    assert all(app.record(task_id).state is State.COMPLETED for task_id in ids)
+    assert len({app.result(task_id).get(0) for task_id in ids}) == 2

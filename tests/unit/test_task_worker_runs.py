@@ -12,6 +12,7 @@ import pytest
 from segue.clock import Clock
 from segue.errors import InvalidArgument, TaskCancelled
 from segue.tasks import App, State, Worker, current
+from segue.tasks.worker import keeper, slots
 from segue.tasks.worker import loop as loops
 from segue.tasks.worker import worker as workers
 from segue.tasks.worker.loop import LoopCrew, _Loop
@@ -20,16 +21,17 @@ from segue.tasks.worker.slots import SlotCrew
 from segue.tasks.worker.supply import Supply
 from segue.testing import ManualClock
 from tests.contract.task_support import (
+    BurstWorker,
     check_intact,
-    eventually,
     happenings,
     letters,
     manual_app,
     work,
     working,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until, wait_until_async
 
-FOREVER = 30.0
+FOREVER = 10 * LIMIT_SECONDS
 """Longer than any test waits."""
 VARIABLE: ContextVar[int] = ContextVar("VARIABLE", default=0)
 
@@ -100,9 +102,10 @@ def test_a_thread_that_computes_is_stopped_when_its_time_is_over(app: App) -> No
 
 
 def test_a_thread_that_would_not_stop_is_given_up_and_replaced(
-    app: App, release: threading.Event
+    app: App, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can wake a thread that waits: others go on in its place, at once."""
+    monkeypatch.setattr(slots, "ABANDON_SECONDS", 0.1)
 
     @app.task(retries=0, timeout=0.2)
     def stuck() -> None:
@@ -114,15 +117,14 @@ def test_a_thread_that_would_not_stop_is_given_up_and_replaced(
 
     first, second = stuck.enqueue(), next_one.enqueue()
     with working(Worker(app)) as worker:
-        value = second.get(20)
+        value = second.get(LIMIT_SECONDS)
         crew = worker._crew
         assert isinstance(crew, SlotCrew)
-        is_given_up = eventually(lambda: crew.given_up == 1)
+        wait_until(lambda: crew.given_up == 1)
         sizes = [slot.state for slot in crew.slots]
 
     assert value == 1
     assert first.record().error_type == "TaskTimeout"
-    assert is_given_up
     assert sizes == ["idle"]
 
 
@@ -143,9 +145,9 @@ def test_what_a_stopped_thread_still_returns_counts_no_more(
 
     result = job.enqueue()
     with working(Worker(app)):
-        assert eventually(lambda: result.state is State.DEAD_LETTER)
+        wait_until(lambda: result.state is State.DEAD_LETTER)
         release.set()
-        eventually(returned.is_set)
+        wait_until(returned.is_set)
 
     assert result.state is State.DEAD_LETTER
     assert happenings(app, result.id) == ["dead_letter"]
@@ -158,7 +160,7 @@ def test_an_async_task_is_cancelled_when_its_time_is_over(app: App) -> None:
     @app.task(retries=0, timeout=0.2)
     async def job() -> None:
         try:
-            await asyncio.sleep(FOREVER)
+            await asyncio.Event().wait()
         finally:
             cleaned.append("cleaned")
 
@@ -175,8 +177,7 @@ def test_a_call_may_have_another_timeout(app: App, kind: str) -> None:
 
     @app.task(retries=0, timeout=FOREVER)
     async def job() -> None:
-        while True:
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: False)
 
     result = job.using(timeout=0.2).enqueue()
     work(app, kind="async" if kind == "async" else "thread")
@@ -184,7 +185,9 @@ def test_a_call_may_have_another_timeout(app: App, kind: str) -> None:
     assert result.record().error == "TaskTimeout: it took longer than 0.2 s"
 
 
-def test_a_task_that_was_too_slow_is_tried_again(app: App, clock: ManualClock) -> None:
+def test_a_task_that_was_too_slow_is_tried_again(
+    app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As any that failed; it may be faster then."""
     attempts: list[int] = []
 
@@ -198,6 +201,7 @@ def test_a_task_that_was_too_slow_is_tried_again(app: App, clock: ManualClock) -
     result = job.enqueue()
     work(app)
     clock.advance(seconds=2)
+    monkeypatch.setattr(keeper, "TICK_SECONDS", FOREVER)  # The second attempt cannot be too slow.
     work(app)
 
     assert attempts == [1, 2]
@@ -219,10 +223,10 @@ def test_a_thread_that_computes_is_stopped_when_it_is_cancelled(app: App) -> Non
 
     result = job.enqueue()
     with working(Worker(app)):
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         result.cancel()
         with pytest.raises(TaskCancelled):
-            result.get(20)
+            result.get(LIMIT_SECONDS)
 
     assert happenings(app, result.id) == ["cancelled"]
     assert letters(app) == []
@@ -237,23 +241,23 @@ def test_an_async_task_is_cancelled_where_it_waits(app: App) -> None:
     async def job() -> None:
         begun.set()
         try:
-            await asyncio.sleep(FOREVER)
+            await asyncio.Event().wait()
         except asyncio.CancelledError as error:
             ended.append(error)
             raise
 
     @app.task
     async def other() -> int:
-        await asyncio.sleep(0.5)
+        await wait_until_async(lambda: ended)
         return 1
 
     first, second = job.enqueue(), other.enqueue()
     with working(Worker(app, kind="async", min_size=2)):
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         first.cancel()
         with pytest.raises(TaskCancelled):
-            first.get(20)
-        value = second.get(20)
+            first.get(LIMIT_SECONDS)
+        value = second.get(LIMIT_SECONDS)
 
     assert len(ended) == 1
     assert value == 1
@@ -285,8 +289,7 @@ def test_an_event_loop_runs_many_at_once_and_plain_functions_beside(app: App) ->
 
     @app.task
     async def one() -> bool:
-        while not met.is_set():
-            await asyncio.sleep(0.005)
+        await wait_until_async(met.is_set)
         return True
 
     @app.task
@@ -295,7 +298,7 @@ def test_an_event_loop_runs_many_at_once_and_plain_functions_beside(app: App) ->
         return threading.current_thread() is threading.main_thread()
 
     first, second = one.enqueue(), plain.enqueue()
-    Worker(app, kind="async", min_size=2, burst=True).run()
+    BurstWorker(app, kind="async", min_size=2, burst=True).run()
 
     assert first.get(0) is True
     assert second.get(0) is False
@@ -318,7 +321,7 @@ def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
     @app.task(retries=0, timeout=FOREVER)
     async def victim() -> None:
         try:
-            await asyncio.sleep(FOREVER)
+            await asyncio.Event().wait()
         finally:
             cleaned.append("up")
 
@@ -328,17 +331,16 @@ def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
 
     innocent = victim.enqueue()
     with working(Worker(app, kind="async", min_size=4)) as worker:
-        assert eventually(lambda: innocent.state is State.PROCESSING)
+        wait_until(lambda: innocent.state is State.PROCESSING)
         blocked_loop = loop_of(worker)
         blocked = blocker.enqueue()
-        assert begun.wait(20)
-        is_given_up = eventually(lambda: worker._crew.given_up == 1)
-        value = other.enqueue().get(20)
+        assert begun.wait(LIMIT_SECONDS)
+        wait_until(lambda: worker._crew.given_up == 1)
+        value = other.enqueue().get(LIMIT_SECONDS)
         release.set()
-        blocked_loop.thread.join(20)
+        blocked_loop.thread.join(LIMIT_SECONDS)
 
     gc.collect()
-    assert is_given_up
     assert value == 1
     assert cleaned == ["up"]
     assert blocked.record().error_type == "LoopBlocked"
@@ -364,11 +366,11 @@ def test_a_task_that_a_blocked_event_loop_never_began_has_lost_no_try(
 
     blocker.enqueue()
     with working(Worker(app, kind="async", min_size=4)) as worker:
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         blocked_loop = loop_of(worker)
-        value = other.enqueue().get(20)
+        value = other.enqueue().get(LIMIT_SECONDS)
         release.set()
-        blocked_loop.thread.join(20)
+        blocked_loop.thread.join(LIMIT_SECONDS)
     gc.collect()
 
     assert value == 1
@@ -382,15 +384,15 @@ def test_an_event_loop_without_tasks_is_not_given_up(app: App) -> None:
         return 1
 
     with working(Worker(app, kind="async")) as worker:
-        assert job.enqueue().get(20) == 1
+        assert job.enqueue().get(LIMIT_SECONDS) == 1
         beat = worker._crew._loop.beat if isinstance(worker._crew, LoopCrew) else 0.0
         crew = worker._crew
         assert isinstance(crew, LoopCrew)
-        assert eventually(lambda: crew._loop.beat > beat)
+        wait_until(lambda: crew._loop.beat > beat)
         crew.check(crew._loop.beat + loops.STALL_SECONDS_DEFAULT + 1)
 
         assert crew.given_up == 0
-        assert job.enqueue().get(20) == 1
+        assert job.enqueue().get(LIMIT_SECONDS) == 1
 
 
 # Threads -----------------------------------------------------------------------------------
@@ -411,10 +413,9 @@ def test_threads_that_end_as_they_are_told_to_stop_are_none_the_worse(app: App) 
 
     results = [late.enqueue() for _ in range(12)]
     with working(Worker(app, min_size=3)):
-        are_over = eventually(lambda: len(letters(app)) == len(results))
-        value = after.enqueue().get(20)
+        wait_until(lambda: len(letters(app)) == len(results))
+        value = after.enqueue().get(LIMIT_SECONDS)
 
-    assert are_over
     assert {result.record().error_type for result in results} == {"TaskTimeout"}
     assert value == 1
 
@@ -495,15 +496,15 @@ def test_a_slot_is_idle_busy_or_shutting_down(app: App, release: threading.Event
         release.wait(FOREVER)
 
     with working(Worker(app, min_size=2, name="w")) as worker:
-        assert eventually(lambda: hasattr(worker, "_crew") and len(worker._crew.idle_us()) == 2)
+        wait_until(lambda: hasattr(worker, "_crew") and len(worker._crew.idle_us()) == 2)
         idle = worker.report()
         result = job.enqueue()
-        assert begun.wait(20)
+        assert begun.wait(LIMIT_SECONDS)
         busy = worker.report()
         worker._crew.resize(1)
         smaller = worker.report()
         release.set()
-        result.get(20)
+        result.get(LIMIT_SECONDS)
 
     assert [slot.state for slot in idle.slots] == ["idle", "idle"]
     assert idle.is_safe_to_stop

@@ -12,6 +12,7 @@ from segue.errors import InvalidArgument, OffsetTrimmed
 from segue.log.disk import Disk
 from segue.log.options import SyncName
 from tests.unit.support import SMALL_SEGMENT_BYTES, Index, offsets, small_log
+from tests.waiting import LIMIT_SECONDS
 
 THREADS = 8
 STEPS = 25
@@ -36,7 +37,7 @@ def run(work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=LIMIT_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     if errors:
         raise errors[0]
@@ -104,7 +105,7 @@ def test_threads_read_while_others_append(directory: Path, sync: SyncName) -> No
                 return
             total = THREADS // 2 * STEPS * 3
             seen = []
-            for record in log.follow(0, timeout=30):
+            for record in log.follow(0, timeout=LIMIT_SECONDS):
                 seen.append(record.offset)
                 assert log.read(record.offset) == record
                 if len(seen) == total:
@@ -166,7 +167,7 @@ class GatedDisk(Disk):
 
     def sync_data(self, fd: int) -> None:
         self.reached.set()
-        self.gate.wait(timeout=30)
+        self.gate.wait(timeout=LIMIT_SECONDS)
         super().sync_data(fd)
 
 
@@ -197,11 +198,11 @@ def test_one_threads_mistake_is_not_anothers(
         for name, append in tries:
             threads.append(threading.Thread(target=attempt, args=(name, append)))
             threads[-1].start()
-            assert disk.reached.wait(timeout=30)
+            assert disk.reached.wait(timeout=LIMIT_SECONDS)
             threads[-1].join(timeout=0.05)  # Time to queue up behind the leader.
         disk.gate.set()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=LIMIT_SECONDS)
 
         found = {record.payload: record.offset for record in log.records()}
         assert outcome["leader"] == found[b"leader"]
