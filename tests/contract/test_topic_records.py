@@ -20,6 +20,7 @@ from tests.contract.topic_support import (
     values,
 )
 from tests.contract.worlds import World
+from tests.unit.support import failing_cases
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_US = -62_135_596_800_000_000
@@ -341,26 +342,31 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_a_bad_record_is_refused(topic: Topic, bad: dict[str, object]) -> None:
+def test_a_bad_record_is_refused(topic: Topic) -> None:
     """By InvalidArgument, and nothing is written."""
-    with pytest.raises(InvalidArgument):
-        topic.append(**bad)  # type: ignore[arg-type]
 
-    assert next_offsets(topic) == [0, 0, 0]
+    def check(bad: dict[str, object]) -> None:
+        with pytest.raises(InvalidArgument):
+            topic.append(**bad)  # type: ignore[arg-type]
+        assert next_offsets(topic) == [0, 0, 0]
+
+    assert failing_cases(check, BAD) == []
     assert topic.append(b"good", partition=0) == Appended(0, 0)
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_many_with_a_bad_one_are_refused(topic: Topic, bad: dict[str, object]) -> None:
+def test_many_with_a_bad_one_are_refused(topic: Topic) -> None:
     """All of them, in every partition, whichever it is."""
-    good = [Event(value=b"good", partition=number) for number in range(3)]
-    for place in range(4):
-        events = [*good[:place], Event(**bad), *good[place:]]  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgument):
-            topic.append_many(events)
 
-    assert next_offsets(topic) == [0, 0, 0]
+    def check(bad: dict[str, object]) -> None:
+        good = [Event(value=b"good", partition=number) for number in range(3)]
+        for place in range(4):
+            events = [*good[:place], Event(**bad), *good[place:]]  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument):
+                topic.append_many(events)
+
+        assert next_offsets(topic) == [0, 0, 0]
+
+    assert failing_cases(check, BAD) == []
 
 
 @pytest.mark.parametrize("item", [None, 5, 1.5, ("x",), {"value": b"x"}])

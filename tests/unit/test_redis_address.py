@@ -4,6 +4,7 @@ import pytest
 
 from segue.errors import InvalidArgument
 from segue.stores.redis.address import Address, Options, address_from, is_redis
+from tests.unit.support import failing_cases
 
 
 @pytest.mark.parametrize(
@@ -83,39 +84,42 @@ def test_a_flag_is_said_in_several_ways(text: str) -> None:
     assert address_from(f"redis://box?fsync={text}").options.fsync
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://box:port",
-        "redis://box:0",
-        "redis://box:65536",
-        "redis://box/one",
-        "redis://box/-1",
-        "redis://box/65536",
-        "redis://box/0/1",
-        "redis://box?namespase=jobs",
-        "redis://box?connections=0",
-        "redis://box?connections=10001",
-        "redis://box?connections=many",
-        "redis://box?timeout=0",
-        "redis://box?timeout=nan",
-        "redis://box?retry=-1",
-        "redis://box?retry=inf",
-        "redis://box?replicas=-1",
-        "redis://box?fsync=perhaps",
-        "redis://box?namespace=",
-        "redis://box?namespace=../up",
-        "unix://",
-        "unix://run/redis.sock",
-        "redis+cluster://a,b/1",
-        "redis+cluster://a?db=1",
-        "redis+sentinel://a,b",
-        "redis+sentinel://a/main/one",
-    ],
-)
-def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    with pytest.raises(InvalidArgument):
-        address_from(url)
+def test_a_url_that_makes_no_sense_is_refused() -> None:
+    def check(url: str) -> None:
+        with pytest.raises(InvalidArgument):
+            address_from(url)
+
+    failing = failing_cases(
+        check,
+        [
+            "redis://box:port",
+            "redis://box:0",
+            "redis://box:65536",
+            "redis://box/one",
+            "redis://box/-1",
+            "redis://box/65536",
+            "redis://box/0/1",
+            "redis://box?namespase=jobs",
+            "redis://box?connections=0",
+            "redis://box?connections=10001",
+            "redis://box?connections=many",
+            "redis://box?timeout=0",
+            "redis://box?timeout=nan",
+            "redis://box?retry=-1",
+            "redis://box?retry=inf",
+            "redis://box?replicas=-1",
+            "redis://box?fsync=perhaps",
+            "redis://box?namespace=",
+            "redis://box?namespace=../up",
+            "unix://",
+            "unix://run/redis.sock",
+            "redis+cluster://a,b/1",
+            "redis+cluster://a?db=1",
+            "redis+sentinel://a,b",
+            "redis+sentinel://a/main/one",
+        ],
+    )
+    assert failing == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from segue.spark.options import (
     write_options,
 )
 from segue.spark.schema import COLUMNS, arrow_schema, check_schema, default_schema
+from tests.unit.support import failing_cases
 
 TOPIC = {"url": "data", "topic": "orders"}
 QUEUE = {"url": "data", "queue": "jobs"}
@@ -157,17 +159,20 @@ class TestWhat:
         listed = str(caught.value).split("there are ")[1].split(", ")
         assert listed == sorted(set(WRITE_OPTIONS) - {"checkpointLocation", "queryName"})
 
-    @pytest.mark.parametrize("name", sorted({*BATCH_OPTIONS, *STREAM_OPTIONS} - {"url"}))
-    def test_an_empty_option_is_an_error(self, name: str) -> None:
+    def test_an_empty_option_is_an_error(self) -> None:
         """Whoever gives an option means something by it."""
-        what = {} if name in {*COLUMNS, "topics"} else {"topic": "a"}
-        if name == "priority":
-            what = {"queue": "a"}
-        if name == "maxTriggerDelay":
-            what["minOffsetsPerTrigger"] = "1"
-        place = {} if name == "path" else {"url": "data"}
-        with pytest.raises(InvalidArgument, match="empty"):
-            read_options({**place, **what, name: " "}, is_stream=None)
+
+        def check(name: str) -> None:
+            what = {} if name in {*COLUMNS, "topics"} else {"topic": "a"}
+            if name == "priority":
+                what = {"queue": "a"}
+            if name == "maxTriggerDelay":
+                what["minOffsetsPerTrigger"] = "1"
+            place = {} if name == "path" else {"url": "data"}
+            with pytest.raises(InvalidArgument, match="empty"):
+                read_options({**place, **what, name: " "}, is_stream=None)
+
+        assert failing_cases(check, sorted({*BATCH_OPTIONS, *STREAM_OPTIONS} - {"url"})) == []
 
 
 class TestWhatGoesTogether:
@@ -258,14 +263,21 @@ class TestWhatGoesTogether:
 
 
 class TestValues:
-    @pytest.mark.parametrize(
-        "name", ["minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger"]
-    )
-    @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "1e3", "²", "٣"])
-    def test_counts_are_positive_whole_numbers(self, name: str, value: str) -> None:
+    def test_counts_are_positive_whole_numbers(self) -> None:
         """Anything else is named in the error."""
-        with pytest.raises(InvalidArgument, match=name):
-            read_options({**STREAM, name: value}, is_stream=None)
+
+        def check(name: str, value: str) -> None:
+            with pytest.raises(InvalidArgument, match=name):
+                read_options({**STREAM, name: value}, is_stream=None)
+
+        failing = failing_cases(
+            check,
+            product(
+                ["minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger"],
+                ["0", "-1", "1.5", "many", "1e3", "²", "٣"],
+            ),
+        )
+        assert failing == []
 
     def test_counts_are_taken_as_they_are(self) -> None:
         """Each goes to its own limit."""
