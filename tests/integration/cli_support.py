@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,11 @@ from unittest.mock import patch
 from segue import Log
 from segue.cli import main
 from segue.cli.output import Json
+from tests.integration.docs_processes import fast_environment
 from tests.waiting import LIMIT_SECONDS
 
 COMMAND: Final = (sys.executable, "-m", "segue")
+"""A new Python process, for tests about the interpreter, process groups or resource limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,18 @@ def ask(*words: str | Path, stdin: bytes = b"") -> Answer:
         return Answer(code=code, out=bytes(out.buffer.read()), err=err.read())
 
 
+def fast_command() -> str:
+    """Return the path of a `segue` that is forked from a warm process: 40 ms instead of 250."""
+    found = shutil.which("segue", path=fast_environment()["PATH"])
+    assert found is not None
+    return found
+
+
 @contextmanager
 def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
     """A command that runs meanwhile, with pipes to and from it."""
     process = subprocess.Popen(
-        [*COMMAND, *map(str, words)],
+        [fast_command(), *map(str, words)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,7 +112,7 @@ def on_a_terminal(*words: str | Path, typed: str = "") -> str:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         environment.pop(name, None)
     process = subprocess.Popen(
-        [*COMMAND, *map(str, words)],
+        [fast_command(), *map(str, words)],
         stdin=process_side,
         stdout=process_side,
         stderr=process_side,

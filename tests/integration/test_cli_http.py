@@ -15,7 +15,7 @@ from segue.server.building import build_app
 from segue.server.serving import ServerThread
 from segue.server.tokens import add_token, make_token
 from segue.stores.opening import TOKEN_VARIABLE, open_directory
-from tests.integration.cli_support import COMMAND, ask, fill
+from tests.integration.cli_support import ask, fast_command, fill
 from tests.integration.test_cli_redis import (
     APP,
     LOCKS,
@@ -165,7 +165,9 @@ def test_tasks_run_through_a_server(url: str, shop: str) -> None:
 def test_a_worker_in_a_process_of_its_own_works_through_a_server(url: str, shop: str) -> None:
     """Whoever waits for the result is told it; the worker ends when it is told to."""
     worker = subprocess.Popen(
-        [*COMMAND, "worker", shop, "--max", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [fast_command(), "worker", shop, "--max", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     with worker:
         try:

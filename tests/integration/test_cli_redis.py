@@ -15,7 +15,7 @@ import pytest
 
 from segue.cli import places
 from segue.cli.exits import ExitCode
-from tests.integration.cli_support import COMMAND, Answer, ask, fill
+from tests.integration.cli_support import Answer, ask, fast_command, fill
 from tests.integration.server_support import Failures
 from tests.redis_cluster import RedisCluster
 from tests.redis_sentinel import RedisSentinels
@@ -382,7 +382,7 @@ def test_whoever_waits_for_a_task_on_a_server_is_told_how_it_ends(
     """The result, a failure, or that there was none in time."""
     shop = make_shop(url)
     waiting = subprocess.Popen(
-        [*COMMAND, "worker", shop, "--max", "2"],
+        [fast_command(), "worker", shop, "--max", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -22,7 +22,7 @@ from segue.cli.top import look
 from segue.cli.top_frame import sections
 from segue.clock import system_clock, system_ticks
 from segue.stores.opening import open_directory
-from tests.integration.cli_support import COMMAND, Answer, ask
+from tests.integration.cli_support import COMMAND, Answer, ask, fast_command
 from tests.integration.server_support import Failures
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -89,8 +89,10 @@ def record(task_id: str, store: str = "data") -> dict[str, Json]:
 def working(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of "shop", with files in place of its pipes: its children may outlive it."""
     with Path("out").open("wb") as out, Path("err").open("wb") as err:
+        # Processes of a worker start from its main module, so that has to be the usual one.
+        command = COMMAND if "process" in words else [fast_command()]
         process = subprocess.Popen(
-            [*COMMAND, "worker", "shop:app", *words],
+            [*command, "worker", "shop:app", *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -459,7 +461,7 @@ def test_top_on_a_terminal_goes_on_until_interrupted(shop: Path) -> None:
     """Then it ends quietly, as tail does."""
     terminal, process_side = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "top", "data", "--every", "100ms"],
+        [fast_command(), "top", "data", "--every", "100ms"],
         stdin=process_side,
         stdout=process_side,
         stderr=process_side,

@@ -23,8 +23,8 @@ from segue.server.building import build_app
 from segue.server.serving import ServerThread, config_of
 from segue.server.tokens import RoleName, add_token, make_token, tokens_path
 from segue.stores.opening import open_directory, open_http
-from tests.integration.cli_support import COMMAND
 from tests.integration.cli_support import ask as ask_cli
+from tests.integration.cli_support import fast_command
 from tests.redis_server import RedisServer
 from tests.unit.http.support import long_polls_seen
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -56,7 +56,7 @@ class Served:
         self, store: Path | str, *words: str, errors: Path | None = None, is_patient: bool = False
     ) -> None:
         self.store = Path(store)
-        command = [sys.executable, "-c", PATIENT] if is_patient else COMMAND
+        command = [sys.executable, "-c", PATIENT] if is_patient else [fast_command()]
         self.errors = errors or self.store.parent / "stderr"
         with self.errors.open("wb") as written:
             self.process = subprocess.Popen(
