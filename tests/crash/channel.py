@@ -14,7 +14,7 @@ from tests.waiting import LIMIT_SECONDS
 
 _READ_BYTES: Final = 64 * 1024
 
-Report = int | str | list[int] | list[str]
+Report = int | str | list[int] | list[str] | dict[str, str]
 
 
 class ChildIsStuck(Exception):
@@ -69,6 +69,10 @@ class Channel:
     def report(self, value: Report) -> None:
         """Tell the test something."""
         write_line(self._reports_fd, value)
+
+    def redirect_output(self) -> None:
+        """Send standard output to the test. Each line must be a JSON value."""
+        os.dup2(self._reports_fd, 1)
 
     def wait_for_order(self) -> Report:
         """Return what the test says next. Raises EOFError, ChildIsStuck."""

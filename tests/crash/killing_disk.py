@@ -47,7 +47,7 @@ class Moment(Enum):
 
 
 STEPS: Final = (
-    dict.fromkeys(Moment, 1) if TORTURE else {Moment.BEFORE: 2, Moment.WITHIN: 2, Moment.AFTER: 6}
+    dict.fromkeys(Moment, 1) if TORTURE else {Moment.BEFORE: 3, Moment.WITHIN: 3, Moment.AFTER: 9}
 )
 """At one of how many calls of an operation, after the first one, the process dies."""
 

@@ -15,6 +15,7 @@ from typing import Concatenate, Final, ParamSpec, Self
 
 from tests.crash.channel import Channel, ChildIsStuck, Lines, Report, write_line
 from tests.crash.fork_messages import MESSAGE_BYTES_MAX, Answer, Request
+from tests.crash.replay import count_tries
 from tests.waiting import LIMIT_SECONDS
 
 KILLED: Final = -signal.SIGKILL
@@ -98,6 +99,7 @@ class Child:
             if not ending.poll(LIMIT_SECONDS * 1000):
                 raise ChildIsStuck(f"process {self.pid} did not end within {LIMIT_SECONDS:g} s")
             self.exit_code = self._server.reap(self.pid)
+            count_tries(self.exit_code == KILLED)
         return self.exit_code
 
     def close(self) -> None:

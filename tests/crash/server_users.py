@@ -1,10 +1,7 @@
 """`segue serve` as a process that is killed and started again, and those who use it meanwhile."""
 
-import json
 import random
-import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +9,16 @@ from typing import Final, Self
 from urllib.request import urlopen
 
 import segue
+
+# Warm for the fork server: a server imports these when it starts.
+import segue.server.building
+import segue.server.serving
+import segue.stores.http.store
+from segue.cli import main
 from segue.errors import LeaseLost, QueueEmpty
 from segue.log.options import SyncName
 from tests.crash.channel import Channel
+from tests.crash.processes import KILLED, Child, ForkServer
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 QUEUE: Final = "jobs"
@@ -32,32 +36,26 @@ PORTS_TRIED: Final = 10_000
 STOP: Final = "stop"
 DONE: Final = "done"
 
-_ROOT: Final = Path(__file__).parents[2]
-
 
 class ServeProcess:
-    """One server, on one port for all its lives."""
+    """One server, on one port for all its lives. Each life is a fork of the fork server."""
 
-    def __init__(self, store: Path, *, sync: SyncName, retry: float = LIMIT_SECONDS) -> None:
+    def __init__(self, forks: ForkServer, store: Path, *, sync: SyncName) -> None:
+        self._forks = forks
         self._store = store
         self._sync = sync
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.patient_url = f"{self.url}?retry={retry:g}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.patient_url = f"{self.url}?retry={LIMIT_SECONDS:g}"
+        self._process: Child | None = None
 
     def start(self) -> Self:
         """Begin to serve; return once it listens."""
-        command = [sys.executable, "-m", "segue", "serve", str(self._store), "--json"]
-        self._process = subprocess.Popen(
-            [*command, "--port", str(self.port), "--sync", self._sync],
-            stdout=subprocess.PIPE,
-            cwd=_ROOT,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the server did not begin; see its standard error"
-        assert json.loads(line)["url"] == self.url
+        words = ["serve", str(self._store), "--json", "--port", str(self.port)]
+        self._process = self._forks.start(run_command, [*words, "--sync", self._sync])
+        answer = self._process.read()
+        assert isinstance(answer, dict), answer
+        assert answer["url"] == self.url
         return self
 
     def wait_until_asked_to_wait(self) -> None:
@@ -73,12 +71,9 @@ class ServeProcess:
     def kill(self) -> None:
         """Send SIGKILL, and wait for the end."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        code = self._process.poll()
-        assert code is None, f"the server ended by itself with {code}"
-        self._process.kill()
-        assert self._process.wait(LIMIT_SECONDS) == -signal.SIGKILL
-        self._process.stdout.close()
+        with self._process as process:
+            process.kill()
+            assert process.join() == KILLED, "the server ended by itself"
         self._process = None
 
     def __enter__(self) -> Self:
@@ -91,10 +86,14 @@ class ServeProcess:
         trace: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._process.close()
+
+
+def run_command(channel: Channel, words: list[str]) -> None:
+    """Run `segue` with these words. Each line of its standard output is a report."""
+    channel.redirect_output()
+    sys.argv = ["segue", *words]
+    sys.exit(main())
 
 
 def free_port() -> int:

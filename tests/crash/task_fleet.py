@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from segue.clock import system_clock
+from tests.crash.replay import count_tries
 from tests.crash.task_apps import ROOT_VARIABLE, WORKER_VARIABLE, Fact
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -82,6 +83,7 @@ class Fleet:
         assert code == -signal.SIGKILL, f"{life.name} ended by itself: {life.output.read_text()}"
         wait_until(lambda: not any(self._processes_of(life)), f"no process of {life.name} is left")
         self.processes_killed += len(theirs)
+        count_tries()
 
     @property
     def kinds(self) -> list[str]:

@@ -22,45 +22,6 @@ SUMMARY_POSITIONS: Final = (512, 2048 + 512)
 SUMMARY_BYTES: Final = 64
 
 
-@pytest.mark.parametrize("setting", SETTINGS if TORTURE else [ALWAYS, OS], ids=str)
-def test_recovery_after_a_kill_may_be_killed_at_any_call_any_number_of_times(
-    scratch: Path, forks: ForkServer, setting: Setting
-) -> None:
-    """C7: whatever state a kill leaves, opening it gives one answer, interrupted or not."""
-    states = _states_left_by_kills(scratch, forks, setting)
-    for number, state in enumerate(states):
-        with naming(f"state {number} of {len(states)}"):
-            _check_all_interruptions(scratch, forks, setting, state)
-
-    assert len(states) > 1
-
-
-@pytest.mark.parametrize("setting", SHARED, ids=str)
-@pytest.mark.parametrize(
-    "harm",
-    [
-        "torn_tail",
-        "rotten_tail",
-        "headless_tail",
-        "unsealed",
-    ],
-)
-def test_recovery_of_a_damaged_log_may_be_killed_at_any_call_any_number_of_times(
-    scratch: Path, forks: ForkServer, setting: Setting, harm: str
-) -> None:
-    """C7: also where recovery cuts, seals with damage or sets a segment aside."""
-    state = scratch / "state"
-    with setting.open(state) as log:
-        for number in range(3 * CALLS):
-            WRITER.append(log, number)
-        segments = log.segments()
-    assert len(segments) > 2
-    assert segments[-1].count > 3
-    HARMS[harm](state, segments[-2 if harm == "unsealed" else -1].path)
-
-    _check_all_interruptions(scratch, forks, setting, state)
-
-
 def _tear_tail(state: Path, last: Path) -> None:
     """As after a power cut that kept a later batch of the active segment and lost one before."""
     flip_bit(last, 4096 + 40 + 3)
@@ -91,6 +52,49 @@ HARMS: Final[dict[str, Callable[[Path, Path], None]]] = {
     "headless_tail": _behead_tail,
     "unsealed": _unseal,
 }
+
+
+HARMED: Final = (
+    [(harm, setting) for setting in SHARED for harm in HARMS]
+    if TORTURE
+    else [
+        ("torn_tail", ALWAYS),
+        ("rotten_tail", Setting(sync="interval")),
+        ("headless_tail", OS),
+        ("unsealed", ALWAYS),
+    ]
+)
+"""Which damage is tried with which setting."""
+
+
+@pytest.mark.parametrize("setting", SETTINGS if TORTURE else [OS], ids=str)
+def test_recovery_after_a_kill_may_be_killed_at_any_call_any_number_of_times(
+    scratch: Path, forks: ForkServer, setting: Setting
+) -> None:
+    """C7: whatever state a kill leaves, opening it gives one answer, interrupted or not."""
+    states = _states_left_by_kills(scratch, forks, setting)
+    for number, state in enumerate(states):
+        with naming(f"state {number} of {len(states)}"):
+            _check_all_interruptions(scratch, forks, setting, state)
+
+    assert len(states) > 1
+
+
+@pytest.mark.parametrize(("harm", "setting"), HARMED, ids=str)
+def test_recovery_of_a_damaged_log_may_be_killed_at_any_call_any_number_of_times(
+    scratch: Path, forks: ForkServer, setting: Setting, harm: str
+) -> None:
+    """C7: also where recovery cuts, seals with damage or sets a segment aside."""
+    state = scratch / "state"
+    with setting.open(state) as log:
+        for number in range(3 * CALLS):
+            WRITER.append(log, number)
+        segments = log.segments()
+    assert len(segments) > 2
+    assert segments[-1].count > 3
+    HARMS[harm](state, segments[-2 if harm == "unsealed" else -1].path)
+
+    _check_all_interruptions(scratch, forks, setting, state)
 
 
 def _states_left_by_kills(directory: Path, forks: ForkServer, setting: Setting) -> list[Path]:

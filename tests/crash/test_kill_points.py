@@ -17,8 +17,8 @@ from tests.crash.damage import flip_bit, overwrite
 from tests.crash.kill_runs import finish, kill_everywhere
 from tests.crash.killing_disk import KillPoint
 from tests.crash.processes import Child, ForkServer
+from tests.crash.replay import TORTURE
 from tests.crash.workload import (
-    KILLED_SETTINGS,
     SHARED,
     Attempts,
     Setting,
@@ -26,6 +26,7 @@ from tests.crash.workload import (
     check_intact,
     check_records,
     contents_of,
+    settings_in_short_run,
 )
 
 WRITER: Final = Writer(id=1, seed=7)
@@ -37,7 +38,11 @@ WANTED_SEGMENT: Final = 4
 """Where the reader stands in those."""
 
 
-@pytest.mark.parametrize("setting", KILLED_SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    "setting",
+    settings_in_short_run(Setting(sync="always"), Setting(sync="interval", exclusive=True)),
+    ids=str,
+)
 def test_a_kill_at_any_call_of_an_append_or_a_roll_keeps_what_was_acknowledged(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:
@@ -65,7 +70,7 @@ def test_a_kill_at_any_call_of_an_append_or_a_roll_keeps_what_was_acknowledged(
     assert kills > 0
 
 
-@pytest.mark.parametrize("setting", SHARED, ids=str)
+@pytest.mark.parametrize("setting", SHARED if TORTURE else [Setting(sync="os")], ids=str)
 def test_a_kill_at_any_call_of_a_clean_up_deletes_nothing_a_reader_wants(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:
@@ -100,7 +105,7 @@ def test_a_kill_at_any_call_of_a_clean_up_deletes_nothing_a_reader_wants(
     assert kills > 0
 
 
-@pytest.mark.parametrize("setting", SHARED, ids=str)
+@pytest.mark.parametrize("setting", SHARED if TORTURE else [Setting(sync="interval")], ids=str)
 def test_a_kill_at_any_call_of_a_commit_leaves_the_old_place_or_the_new_one(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:

@@ -37,7 +37,7 @@ from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 COUNT: Final = 14
 SMALL: Final = QueueRules(segment_items=4)
 PAGE_BYTES: Final = 4096
-FLIPS: Final = 10_000 if TORTURE else 20
+FLIPS: Final = 1_500 if TORTURE else 20
 
 
 def path_of(root: Path, name: str) -> Path:

@@ -34,9 +34,9 @@ from tests.crash.queue_story import (
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-CUTS: Final = 3_000 if TORTURE else 14
+CUTS: Final = 700 if TORTURE else 8
 """How often the power fails in one recorded life, in each setting."""
-LOST_CUTS: Final = 1_000 if TORTURE else 10
+LOST_CUTS: Final = 300 if TORTURE else 6
 ANYHOW: Final[set[Found]] = {None, "dead", *range(1, DELIVERIES_MAX + 2)}
 
 
@@ -167,7 +167,7 @@ class Machine:
         self.disk = self.disk.after_power_cut(self._path(), moment, random.Random(seed))
 
 
-SEEDS: Final = range(200 if TORTURE else 12)
+SEEDS: Final = range(100 if TORTURE else 6)
 
 
 def test_all_that_was_leased_in_one_call_is_back_after_a_restart(scratch: Path) -> None:

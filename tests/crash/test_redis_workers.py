@@ -24,8 +24,8 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 logger = logging.getLogger(__name__)
 
-TASKS: Final = 5_000 if TORTURE else 300
-KILLS: Final = 20 if TORTURE else 5
+TASKS: Final = 3_000 if TORTURE else 300
+KILLS: Final = 20 if TORTURE else 4
 LEASE_SECONDS: Final = 1.0
 
 

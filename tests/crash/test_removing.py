@@ -15,14 +15,14 @@ from tests.crash.children import KEPT_EVERY, REMOVED, remove_and_clean_up
 from tests.crash.kill_runs import finish, kill_everywhere
 from tests.crash.killing_disk import KillPoint
 from tests.crash.processes import Child, ForkServer
-from tests.crash.replay import naming
+from tests.crash.replay import TORTURE, naming
 from tests.crash.workload import SHARED, Setting, Writer, check_intact, contents_of
 
 WRITER: Final = Writer(id=1, seed=11)
 SEGMENTS: Final = 4
 CALLS_PER_SEGMENT: Final = 4
 TRIMMED_SEGMENTS: Final = 2
-CUTS: Final = 3
+CUTS: Final = 30 if TORTURE else 1
 """How many states after a power cut are tried for each moment."""
 
 
@@ -73,7 +73,7 @@ def leftovers(path: Path) -> list[str]:
     return [each.name for each in path.iterdir() if each.suffix in {".new", ".deleted"}]
 
 
-@pytest.mark.parametrize("setting", SHARED, ids=str)
+@pytest.mark.parametrize("setting", SHARED if TORTURE else [Setting(sync="always")], ids=str)
 def test_a_kill_at_any_call_leaves_each_segment_old_or_new(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:

@@ -31,7 +31,7 @@ from tests.waiting import random_pause, wait_until
 
 logger = logging.getLogger(__name__)
 
-KILLS: Final[dict[SyncName, int]] = {"os": 60, "always": 60} if TORTURE else {"os": 3, "always": 1}
+KILLS: Final[dict[SyncName, int]] = {"os": 30, "always": 30} if TORTURE else {"os": 3, "always": 1}
 PUSHERS: Final = 4
 WORKERS: Final = 4
 LIFE_SECONDS_MAX: Final = 0.6
@@ -47,7 +47,7 @@ def test_a_server_that_is_killed_keeps_what_it_said_and_its_clients_go_on(
     seed = new_seed()
     chance = random.Random(f"{seed} {sync}")
     store = scratch / "store"
-    with naming_seed(seed), ServeProcess(store, sync=sync) as server, ExitStack() as closing:
+    with naming_seed(seed), ServeProcess(forks, store, sync=sync) as server, ExitStack() as closing:
         url = server.patient_url
         pushers = [
             Client(closing.enter_context(forks.start(push_until_told, url, number)))

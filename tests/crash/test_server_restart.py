@@ -19,6 +19,7 @@ from segue.stores import heartbeat
 from segue.stores.contract import Store
 from segue.stores.http.lock import HttpHeldLock
 from segue.stores.http.queue import HttpQueue
+from tests.crash.processes import ForkServer
 from tests.crash.replay import new_seed
 from tests.crash.server_users import LONG_SECONDS, QUEUE, WAIT_SECONDS, ServeProcess
 from tests.waiting import LIMIT_SECONDS, random_pause, wait_until
@@ -29,8 +30,8 @@ PAUSE_SECONDS_MAX: Final = 0.4
 
 
 @pytest.fixture
-def server(scratch: Path) -> Iterator[ServeProcess]:
-    with ServeProcess(scratch / "store", sync="os") as server:
+def server(scratch: Path, forks: ForkServer) -> Iterator[ServeProcess]:
+    with ServeProcess(forks, scratch / "store", sync="os") as server:
         yield server
 
 

@@ -29,10 +29,13 @@ LIFE_SECONDS_MAX: Final = 0.4
 
 
 @pytest.fixture
-def servers(scratch: Path) -> Iterator[tuple[ServeProcess, ServeProcess]]:
+def servers(scratch: Path, forks: ForkServer) -> Iterator[tuple[ServeProcess, ServeProcess]]:
     """Two servers of one store."""
     store = scratch / "store"
-    with ServeProcess(store, sync="os") as one, ServeProcess(store, sync="os") as other:
+    with (
+        ServeProcess(forks, store, sync="os") as one,
+        ServeProcess(forks, store, sync="os") as other,
+    ):
         yield one, other
 
 

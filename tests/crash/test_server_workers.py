@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from segue.tasks import State
+from tests.crash.processes import ForkServer
 from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.crash.server_users import ServeProcess
 from tests.crash.task_apps import STORE_VARIABLE, Tasks
@@ -22,8 +23,8 @@ LEASE_SECONDS: Final = 2.0
 
 
 @pytest.fixture
-def server(scratch: Path) -> Iterator[ServeProcess]:
-    with ServeProcess(scratch / "store", sync="os") as server:
+def server(scratch: Path, forks: ForkServer) -> Iterator[ServeProcess]:
+    with ServeProcess(forks, scratch / "store", sync="os") as server:
         yield server
 
 

@@ -52,7 +52,7 @@ from tests.crash.spark_writes import (
 )
 
 KINDS: Final[Sequence[Kind]] = ("topic", "queue")
-ROUNDS: Final = 50 if TORTURE else 4
+ROUNDS: Final = 40 if TORTURE else 2
 COMMITTERS: Final = 4
 
 

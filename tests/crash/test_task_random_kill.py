@@ -23,11 +23,11 @@ from tests.waiting import LIMIT_SECONDS, random_pause, wait_until
 
 logger = logging.getLogger(__name__)
 
-TASKS: Final = 10_000 if TORTURE else 1_500
-KILLS: Final = 20 if TORTURE else 9
+TASKS: Final = 6_000 if TORTURE else 600
+KILLS: Final = 20 if TORTURE else 7
 KEYS: Final = 4
-KEYED_TASKS: Final = 2_000 if TORTURE else 300
-KEYED_KILLS: Final = 20 if TORTURE else 4
+KEYED_TASKS: Final = 2_000 if TORTURE else 160
+KEYED_KILLS: Final = 12 if TORTURE else 3
 LEASE_SECONDS: Final = 1.0
 """Short, so that the tasks of a killed worker run again soon. Living workers may lose leases, too:
 they log it, and the tests allow it."""

@@ -30,7 +30,7 @@ from tests.waiting import random_pause, wait_until
 logger = logging.getLogger(__name__)
 
 WORKERS: Final = 3
-KILLS: Final = 100 if TORTURE else 12
+KILLS: Final = 60 if TORTURE else 12
 EVERYBODY: Final = 0.25
 """How often everybody is killed at once."""
 PAUSE_SECONDS_MAX: Final = 0.5

@@ -38,9 +38,9 @@ from tests.crash.topic_story import (
     play,
 )
 
-CUTS: Final = 3_000 if TORTURE else 40
+CUTS: Final = 700 if TORTURE else 20
 """How often the power fails in one recorded life, in each setting."""
-LOST_CUTS: Final = 1_000 if TORTURE else 30
+LOST_CUTS: Final = 300 if TORTURE else 15
 RESTART_SECONDS: Final = 90
 
 
@@ -190,7 +190,7 @@ class Machine:
         self.disk = self.disk.after_power_cut(self._path(), moment, random.Random(seed))
 
 
-SEEDS: Final = range(200 if TORTURE else 10)
+SEEDS: Final = range(80 if TORTURE else 5)
 
 
 @pytest.mark.parametrize("sync", ["always", "interval"])

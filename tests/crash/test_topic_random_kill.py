@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 PRODUCERS: Final = tuple(f"producer{number}" for number in range(4))
 CONSUMERS: Final = tuple(f"consumer{number}" for number in range(4))
-RECORDS: Final = 100_000
-SYNCED_RECORDS: Final = 20_000
-STOPPED_RECORDS: Final = 12_000
-ROUNDS: Final = 30 if TORTURE else 1
+RECORDS: Final = 100_000 if TORTURE else 25_000
+SYNCED_RECORDS: Final = 20_000 if TORTURE else 8_000
+STOPPED_RECORDS: Final = 12_000 if TORTURE else 6_000
+ROUNDS: Final = 3 if TORTURE else 1
 """How often each flows, each time into another topic."""
 RECORDS_PER_KILL: Final = 1_000
 AGAIN: Final = 0.3

@@ -50,9 +50,9 @@ from tests.crash.topic_story import (
 )
 from tests.waiting import wait_until
 
-POINTS: Final = 1_000_000 if TORTURE else 6
+POINTS: Final = 60 if TORTURE else 4
 """How many are tried of each act, unless every call of it is."""
-EVERY_CALL_STEP: Final = 1 if TORTURE else 2
+EVERY_CALL_STEP: Final = 1 if TORTURE else 5
 NAMING: Final = {"rename", "unlink"}
 """After these another name is there. After any other call all is as before the next one."""
 

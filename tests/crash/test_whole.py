@@ -7,24 +7,23 @@ from typing import Final
 import pytest
 
 from segue import Log, Record
-from segue.log.options import SyncName
 from segue.testing import RecordingDisk
 from tests.crash.channel import Report
 from tests.crash.kill_runs import kill_everywhere
 from tests.crash.killing_disk import KillPoint
 from tests.crash.processes import Child, ForkServer
-from tests.crash.replay import TORTURE, naming
+from tests.crash.replay import TORTURE, naming, new_seed
 from tests.crash.whole_children import SHAPES, batch, put_batch, put_batches
 from tests.crash.workload import (
-    KILLED_SETTINGS,
     SEGMENT_BYTES,
     SEGMENT_ITEMS,
     SHARED,
     Setting,
     check_intact,
+    settings_in_short_run,
 )
 
-STATES: Final = 50 if TORTURE else 2
+STATES: Final = 20 if TORTURE else 1
 """How many states are looked at of each moment."""
 
 
@@ -49,7 +48,9 @@ def expect_usual_limits(path: Path) -> None:
         assert (last.items_max, last.bytes_max) == (SEGMENT_ITEMS, SEGMENT_BYTES)
 
 
-@pytest.mark.parametrize("setting", KILLED_SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    "setting", settings_in_short_run(Setting(sync="os", exclusive=True)), ids=str
+)
 def test_a_kill_at_any_call_leaves_whole_batches(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_kill_at_any_call_leaves_whole_batches(
     assert kills > 0
 
 
-@pytest.mark.parametrize("setting", SHARED, ids=str)
+@pytest.mark.parametrize("setting", SHARED if TORTURE else [Setting(sync="always")], ids=str)
 def test_a_kill_at_any_call_lets_another_process_go_on(
     scratch: Path, forks: ForkServer, setting: Setting
 ) -> None:
@@ -105,13 +106,16 @@ def test_a_kill_at_any_call_lets_another_process_go_on(
     assert kills > 0
 
 
-@pytest.mark.parametrize("sync", ["always", "interval", "os"])
-@pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
-def test_a_power_cut_at_any_moment_leaves_whole_batches(
-    scratch: Path, sync: SyncName, exclusive: bool
-) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    settings_in_short_run(
+        Setting(sync="always"), Setting(sync="interval", exclusive=True), Setting(sync="os")
+    ),
+    ids=str,
+)
+def test_a_power_cut_at_any_moment_leaves_whole_batches(scratch: Path, setting: Setting) -> None:
     """What was synced is there; of the rest whole batches or nothing."""
-    setting = Setting(sync=sync, exclusive=exclusive)
+    first_seed = new_seed()
     root = scratch / "before"
     root.mkdir()
     disk = RecordingDisk(root)
@@ -123,7 +127,7 @@ def test_a_power_cut_at_any_moment_leaves_whole_batches(
             synced.append(disk.moment)
         end = disk.moment
     for moment in range(opened, end + 1):
-        for seed in range(STATES):
+        for seed in range(first_seed, first_seed + STATES):
             with naming(f"power cut at {moment} of {end}, seed {seed}"):
                 target = scratch / f"after-{moment}-{seed}"
                 after = disk.after_power_cut(target, moment, Random(seed))
@@ -131,7 +135,7 @@ def test_a_power_cut_at_any_moment_leaves_whole_batches(
                 with setting.open(target / "log", disk=after) as log:
                     found = whole_batches(list(log.records()))
                     assert certain <= found <= len(SHAPES)
-                    if sync != "os":  # There a new segment's header may be torn, too.
+                    if setting.sync != "os":  # There a new segment's header may be torn, too.
                         check_intact(log)
                     for number in range(found, len(SHAPES)):
                         put_batch(log, number)

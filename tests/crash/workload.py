@@ -53,8 +53,15 @@ class Setting:
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "os")
 SHARED: Final = [Setting(sync=sync) for sync in SYNC_NAMES]
 SETTINGS: Final = SHARED + [Setting(sync=sync, exclusive=True) for sync in SYNC_NAMES]
-KILLED_SETTINGS: Final = SETTINGS if TORTURE else [SETTINGS[0], SETTINGS[4], SETTINGS[2]]
-"""Each sync mode once, both ways to lock: a kill takes nothing back, synced or not."""
+
+
+def settings_in_short_run(*chosen: Setting) -> list[Setting]:
+    """Return `chosen`, or all settings in the long run.
+
+    A kill takes nothing back, synced or not. So each family of kill points has one or two settings
+    of its own in the short run, and all families together have all of them.
+    """
+    return list(SETTINGS if TORTURE else chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
