@@ -316,7 +316,7 @@ def test_a_task_that_gives_up_is_not_tried_again(app: App) -> None:
 def test_a_wait_that_makes_no_sense_is_the_fault_of_its_task(app: App, kind: str) -> None:
     """Its worker goes on."""
 
-    @app.task(retries=0, timeout=2)
+    @app.task(retries=0, timeout=LIMIT_SECONDS)
     async def bad() -> None:
         raise Retry(delay=-1)
 

@@ -20,6 +20,7 @@ from tests.contract.topic_support import (
 )
 from tests.contract.worlds import World
 from tests.unit.support import slot_position
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ def test_records_that_wait_are_woken_by_an_adoption(target: Topic, sent: Path) -
     reader = target.reader("audit", "latest")
     target.adopt(sent, partition=0, key="job")
 
-    assert values(reader.poll(timeout=1)) == [b"value 0", b"value 1", b"value 2"]
+    assert values(reader.poll(timeout=LIMIT_SECONDS)) == [b"value 0", b"value 1", b"value 2"]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1025, 5, None, b"job"])

@@ -69,7 +69,7 @@ def test_jobs_say_and_do_what_jobs_do(scratch: Path) -> None:
             await job.release()
             job = await queue.lease()
             await job.fail("not now", delay=0)
-            job = await queue.lease(wait=1)
+            job = await queue.lease(wait=LIMIT_SECONDS)
             await job.bury("never")
             assert (job.is_settled, (await queue.count()).dead) == (True, 1)
 

@@ -20,7 +20,7 @@ from tests.unit.support import (
     payloads,
     small_log,
 )
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def test_a_record_is_read_by_its_offset(directory: Path, clock: ManualClock) -> None:
@@ -313,8 +313,7 @@ def test_closing_ends_every_wait(directory: Path, wait: Callable[[Log], bool]) -
     thread.start()
     waiting.wait()
     # Only once it sleeps: the live words say that somebody waits.
-    while thread.is_alive() and not any((directory / "wake").glob("[0-9]*")):
-        thread.join(timeout=0.001)
+    wait_until(lambda: not thread.is_alive() or any((directory / "wake").glob("[0-9]*")))
     log.close()
     thread.join(timeout=LIMIT_SECONDS)
 

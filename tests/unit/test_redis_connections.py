@@ -106,7 +106,7 @@ def test_a_call_waits_for_a_connection_to_be_free(opened: Opener) -> None:
 
 def test_who_waits_takes_no_connection_from_who_works(opened: Opener) -> None:
     """However many wait, the one who lets them go gets through."""
-    store = opened(connections=2, pool_wait=1)
+    store = opened(connections=2, pool_wait=LIMIT_SECONDS / 2)
     held = store.lock("door").acquire()
     with ThreadPoolExecutor(6) as threads:
         waiting = [

@@ -344,7 +344,7 @@ def test_a_worker_waits_for_a_server_that_is_away_for_longer_than_a_call_is_trie
     is_away = threading.Event()
     with (
         RedisServer(scratch / "server", DURABLE) as server,
-        App(f"{server.url}?retry=0.05&timeout=1", retries=9, backoff=0.01) as app,
+        App(f"{server.url}?retry=0.05&timeout=30", retries=9, backoff=0.01) as app,
     ):
         for number in range(queues):
             app.queue(f"queue-{number}")

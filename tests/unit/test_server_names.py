@@ -12,6 +12,7 @@ from segue.stores.file.absent import AbsentQueue
 from segue.stores.opening import open_directory, open_http
 from tests.unit.server_support import Place, new_token, placed
 from tests.unit.support import failing_cases
+from tests.waiting import LIMIT_SECONDS
 
 HERE, NOT_HERE = "vacant", "nobody"
 """Of the same length, so that answers are to the byte."""
@@ -231,7 +232,7 @@ def test_a_client_works_with_a_queue_that_is_not_there_yet(scratch: Path) -> Non
         queue = store.queue("jobs")
         before = (queue.count().total, queue.pop(), queue.peek(), made(place))
         queue.push(b"x")
-        with queue.lease(wait=5) as job:
+        with queue.lease(wait=LIMIT_SECONDS) as job:
             body = job.body
 
     assert before == (0, None, [], set())

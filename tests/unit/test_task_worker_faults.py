@@ -18,6 +18,7 @@ from segue.tasks.worker import Kind
 from segue.tasks.worker import worker as workers
 from segue.testing import ManualClock
 from tests.contract.task_support import check_intact, happenings, letters, manual_app, work
+from tests.waiting import LIMIT_SECONDS
 
 LONGEST_US = round(SECONDS_MAX * 1_000_000)
 KINDS: list[Kind] = ["thread", "async"]
@@ -178,7 +179,7 @@ def test_arguments_that_do_not_fit_make_a_dead_letter(app: App, kind: Kind) -> N
 def test_a_type_whose_own_code_fails_takes_no_worker_with_it(app: App, kind: Kind) -> None:
     """It is the task's error."""
 
-    @app.task(retries=0, timeout=2)
+    @app.task(retries=0, timeout=LIMIT_SECONDS)
     def job(angry: Angry) -> None: ...
 
     task_id = push(app, b'{"task": "job", "args": {"angry": {"value": -1}}}')
@@ -196,7 +197,7 @@ def test_an_annotation_that_is_no_type_takes_no_worker_with_it(app: App, kind: K
         return size
 
     function.__annotations__ = {"size": "the size, in metres"}
-    app.task(name="job", retries=0, timeout=2)(function)
+    app.task(name="job", retries=0, timeout=LIMIT_SECONDS)(function)
     task_id = push(app, b'{"task": "job"}')
     work(app, kind=kind)
 
@@ -210,7 +211,7 @@ def test_what_a_message_has_of_its_own_counts(app: App) -> None:
     def job() -> int:
         return current().retries
 
-    task_id = push(app, b'{"task": "job", "retries": 2, "timeout": 1.5, "unknown": true}')
+    task_id = push(app, b'{"task": "job", "retries": 2, "timeout": 600.5, "unknown": true}')
     huge = push(app, b'{"task": "job", "retries": 100000000000000000000000000}')
     work(app)
 

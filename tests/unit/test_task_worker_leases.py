@@ -120,8 +120,7 @@ def test_a_lease_that_is_lost_while_a_task_runs_has_it_stop(
     def job() -> str:
         begun.set()
         try:
-            while not current().is_cancelled:
-                told.wait(0.01)
+            wait_until(lambda: current().is_cancelled)
         finally:
             told.set()
         return "of no use"

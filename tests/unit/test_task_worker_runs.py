@@ -20,6 +20,7 @@ from segue.tasks.worker.settler import Settler
 from segue.tasks.worker.slots import SlotCrew
 from segue.tasks.worker.supply import Supply
 from segue.testing import ManualClock
+from tests.conftest import TORTURE
 from tests.contract.task_support import (
     BurstWorker,
     check_intact,
@@ -65,8 +66,8 @@ def loop_of(worker: Worker) -> _Loop:
     return crew._loop
 
 
-class Impatient(LoopCrew):
-    """A crew that gives up a loop after a second."""
+class Patient(LoopCrew):
+    """A crew that gives up a loop only if `give_up_loop` tells it that much time has passed."""
 
     def __init__(
         self,
@@ -76,7 +77,12 @@ class Impatient(LoopCrew):
         *,
         on_error: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(supply, settler, clock, stall_seconds=1, on_error=on_error)
+        super().__init__(supply, settler, clock, stall_seconds=FOREVER, on_error=on_error)
+
+
+def give_up_loop(worker: Worker) -> None:
+    """Have a worker find that its event loop has been blocked for long."""
+    worker._crew.check(loop_of(worker).beat + FOREVER)
 
 
 # Timeouts ----------------------------------------------------------------------------------
@@ -309,7 +315,7 @@ def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
 ) -> None:
     """What ran in it has failed, and may clean up; what comes runs in another."""
 
-    monkeypatch.setattr(workers, "LoopCrew", Impatient)
+    monkeypatch.setattr(workers, "LoopCrew", Patient)
     begun = threading.Event()
     cleaned: list[str] = []
 
@@ -335,12 +341,14 @@ def test_an_event_loop_that_a_task_blocks_is_replaced_and_others_go_on(
         blocked_loop = loop_of(worker)
         blocked = blocker.enqueue()
         assert begun.wait(LIMIT_SECONDS)
-        wait_until(lambda: worker._crew.given_up == 1)
+        give_up_loop(worker)
+        given_up = worker._crew.given_up
         value = other.enqueue().get(LIMIT_SECONDS)
         release.set()
         blocked_loop.thread.join(LIMIT_SECONDS)
 
     gc.collect()
+    assert given_up == 1
     assert value == 1
     assert cleaned == ["up"]
     assert blocked.record().error_type == "LoopBlocked"
@@ -352,7 +360,7 @@ def test_a_task_that_a_blocked_event_loop_never_began_has_lost_no_try(
 ) -> None:
     """It was not at fault, and never ran: another loop runs it."""
 
-    monkeypatch.setattr(workers, "LoopCrew", Impatient)
+    monkeypatch.setattr(workers, "LoopCrew", Patient)
     begun = threading.Event()
 
     @app.task(retries=0, timeout=FOREVER)
@@ -368,7 +376,10 @@ def test_a_task_that_a_blocked_event_loop_never_began_has_lost_no_try(
     with working(Worker(app, kind="async", min_size=4)) as worker:
         assert begun.wait(LIMIT_SECONDS)
         blocked_loop = loop_of(worker)
-        value = other.enqueue().get(LIMIT_SECONDS)
+        result = other.enqueue()
+        wait_until(lambda: len(blocked_loop.runs) == 2)
+        give_up_loop(worker)
+        value = result.get(LIMIT_SECONDS)
         release.set()
         blocked_loop.thread.join(LIMIT_SECONDS)
     gc.collect()
@@ -411,7 +422,7 @@ def test_threads_that_end_as_they_are_told_to_stop_are_none_the_worse(app: App) 
     def after() -> int:
         return 1
 
-    results = [late.enqueue() for _ in range(12)]
+    results = [late.enqueue() for _ in range(12 if TORTURE else 6)]
     with working(Worker(app, min_size=3)):
         wait_until(lambda: len(letters(app)) == len(results))
         value = after.enqueue().get(LIMIT_SECONDS)

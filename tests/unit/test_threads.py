@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from segue.errors import InvalidArgument, OffsetTrimmed
 from segue.log.disk import Disk
 from segue.log.options import SyncName
 from tests.unit.support import SMALL_SEGMENT_BYTES, Index, offsets, small_log
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 THREADS = 8
 STEPS = 25
@@ -171,6 +172,12 @@ class GatedDisk(Disk):
         super().sync_data(fd)
 
 
+def _is_queued_or_over(log: Log, threads: list[threading.Thread]) -> bool:
+    """Tell whether all threads but the first, which leads, wait behind it, or one has ended."""
+    queued = len(log.writer._commits._waiting)
+    return queued >= len(threads) - 1 or not threads[-1].is_alive()
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["mistake first", "mistake last"])
 @modes
 def test_one_threads_mistake_is_not_anothers(
@@ -199,7 +206,7 @@ def test_one_threads_mistake_is_not_anothers(
             threads.append(threading.Thread(target=attempt, args=(name, append)))
             threads[-1].start()
             assert disk.reached.wait(timeout=LIMIT_SECONDS)
-            threads[-1].join(timeout=0.05)  # Time to queue up behind the leader.
+            wait_until(partial(_is_queued_or_over, log, threads))
         disk.gate.set()
         for thread in threads:
             thread.join(timeout=LIMIT_SECONDS)
