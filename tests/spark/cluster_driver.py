@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segue.spark import session
+from tests.waiting import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ def run(url: str, store: str, root: str) -> None:
             "spark.log.level": "ERROR",
             # Nothing begins before both workers are there, so that both get something to do.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LIMIT_SECONDS:.0f}s",
             "spark.sql.warehouse.dir": f"{root}/warehouse",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",

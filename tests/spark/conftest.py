@@ -1,6 +1,6 @@
-"""One Spark session for nearly all tests here: starting one takes longer than most of them.
+"""The Spark session that nearly all tests here share: starting one takes longer than most of them.
 
-Those that start Spark in processes of their own run beside them (`--dist loadgroup`).
+Tests that start Spark in processes of their own run beside them (`--dist loadgroup`).
 """
 
 import os
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from segue.spark.session import session
+from tests.conftest import TORTURE
+from tests.spark.deadly_source import KILL_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,24 +28,34 @@ OWN_PROCESSES = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that only the long run has."""
+    config.addinivalue_line("markers", "long: only with SEGUE_TORTURE=1")
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist looks at groups in a hook of the same name.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all that share the session in one process."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect long tests in the short run, and keep all that share the session in one process."""
+    long = [] if TORTURE else [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
         if "spark" in item.path.parts and item.path.stem not in OWN_PROCESSES:
             item.add_marker(pytest.mark.xdist_group("session"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick() -> Iterator[None]:
-    """Have whatever starts Spark here start it in half the time: none of them runs for long.
+def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make every start of Spark take half of its usual CPU time.
 
-    Java compiles once and not twice, and Python as python/sitecustomize.py says. Spark's Python
-    also finds what is imported as `tests.…`. What docs/spark.md says is run without this.
+    Java compiles once and not twice, and Python starts as python/sitecustomize.py says. Spark's
+    Python also finds what is imported as `tests.…`, and the file that plans kills.
     """
     paths = (Path(__file__).parent / "python", Path.cwd())
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)), prepend=os.pathsep)
+        environ.setenv(KILL_FILE, str(tmp_path_factory.mktemp("kills") / "plan"))
         environ.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
         yield
 

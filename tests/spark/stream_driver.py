@@ -1,25 +1,28 @@
-"""A driver of its own for `test_exactly_once.py`: a stream from one topic to a topic or queue.
+"""A Spark driver that copies a topic to a topic or queue, and ends, unless it is killed before.
 
-It takes what there is, in several batches, and ends; unless it is killed before.
+`test_exactly_once.py` and `test_kills.py` run it as a process of its own.
 """
 
+import ctypes
+import os
+import struct
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
 from segue.spark.session import session
-from tests.spark.deadly_source import FORMAT, DeadlySource, reach
+from tests.spark.deadly_redis import DeadlyRedisSource
+from tests.spark.deadly_source import DeadlySource, copy, reach
 
-SOURCE: Final = "source"
-SINK: Final = "sink"
-READER: Final = "copy"
-ROWS_PER_BATCH: Final = 40
+_IN_CREATE: Final = 0x100
+_IN_MOVED_TO: Final = 0x80
+_EVENT: Final = struct.Struct("iIII")
+_EVENTS_BYTES_MAX: Final = 64 << 10
 
 
-def run(root: Path, kind: str, rows_per_task: int) -> None:
-    """Copy what is new from the source to the sink, each task with so many rows."""
+def run(root: Path, url: str, kind: str, rows_per_task: int) -> None:
+    """Copy what is new from the source to the sink."""
     spark = session(
         "exactly-once",
         "local[2,4]",
@@ -31,46 +34,43 @@ def run(root: Path, kind: str, rows_per_task: int) -> None:
             "spark.ui.showConsoleProgress": "false",
         },
     )
-    spark.dataSource.register(DeadlySource)
     checkpoint = root / "checkpoint"
     for name in ("offsets", "commits"):
-        threading.Thread(target=_watch, args=(checkpoint / name, name), daemon=True).start()
-    rows = (
-        spark.readStream.format(FORMAT)
-        .option("url", str(root / "store"))
-        .option("topic", SOURCE)
-        .option("reader", READER)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
-        .option("maxRecordsPerPartition", str(rows_per_task))
-        .load()
-        .selectExpr(*(["key", "value"] if kind == "topic" else ["value"]))
-    )
-    query = (
-        rows.writeStream.format(FORMAT)
-        .option("url", str(root / "store"))
-        .option(kind, SINK)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
+        _watch(checkpoint / name, name)
+    source = DeadlyRedisSource if url.startswith("redis:") else DeadlySource
+    query = copy(
+        spark, source, url=url, kind=kind, checkpoint=checkpoint, rows_per_task=rows_per_task
     )
     query.awaitTermination()
     spark.stop()
 
 
 def _watch(directory: Path, name: str) -> None:
-    """Die as soon as the checkpoint holds a new file, or the beginning of one."""
-    known = set(directory.iterdir()) if directory.is_dir() else set()
-    while True:
-        if directory.is_dir():
-            for path in set(directory.iterdir()) - known:
-                known.add(path)
-                if path.name.isdecimal():
+    """Die when a file of the checkpoint begins, or when it is complete, if that is planned.
+
+    inotify reports every file, also one that exists for less than a millisecond.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init()
+    if fd < 0 or libc.inotify_add_watch(fd, bytes(directory), _IN_CREATE | _IN_MOVED_TO) < 0:
+        raise OSError(ctypes.get_errno(), "inotify")
+
+    def follow() -> None:
+        while True:
+            events = os.read(fd, _EVENTS_BYTES_MAX)
+            while events:
+                _, _, _, size = _EVENT.unpack_from(events)
+                end = _EVENT.size + size
+                file = events[_EVENT.size : end].rstrip(b"\0").decode()
+                events = events[end:]
+                if file.isdecimal():
                     reach(f"after a file of {name}")
-                elif path.name.endswith(".tmp") and ".crc" not in path.name:
+                elif file.endswith(".tmp") and ".crc" not in file:
                     reach(f"within a file of {name}")
-        time.sleep(0.0005)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    run(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))

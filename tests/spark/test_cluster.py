@@ -4,9 +4,7 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,44 +16,30 @@ import segue
 from segue import Event
 from segue.spark.java import java_home
 from tests.spark.cluster_driver import OFFSETS_PER_BATCH, SOURCE, STREAMED, WRITTEN
-from tests.spark.deadly_source import kill_session, session_pids
+from tests.spark.processes import run, started
+from tests.waiting import wait_until
 
 ROWS: Final = 1_000
 PARTITIONS: Final = 4
-START_SECONDS_MAX: Final = 60
-DRIVER_SECONDS_MAX: Final = 220
 WORKERS: Final = 2
 MASTER_URL: Final = re.compile(r"spark://127\.0\.0\.1:\d+")
 
+# Six JVMs. No limit for the whole test: every wait has one.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
 
-@contextlib.contextmanager
-def started(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a program that ends with the block, whatever it has started with it."""
+
+def environment(root: Path) -> dict[str, str]:
+    """Return the environment of every part of the cluster."""
     home = java_home(os.environ)
-    environment = {
+    return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_LOCAL_DIRS": str(log.parent / "local"),
+        "SPARK_LOCAL_DIRS": str(root / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         **({} if home is None else {"JAVA_HOME": str(home)}),
     }
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield process
-    finally:
-        while session_pids(process.pid):
-            kill_session(process.pid)
-        process.wait()
 
 
 def spark_class() -> str:
@@ -66,14 +50,13 @@ def spark_class() -> str:
 
 
 def said(log: Path, pattern: re.Pattern[str], count: int = 1) -> list[str]:
-    """Wait until a program has said something so many times, and return it."""
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < deadline:
-        found = pattern.findall(log.read_text(errors="replace"))
-        if len(found) >= count:
-            return found
-        time.sleep(0.1)
-    raise TimeoutError(f"{pattern.pattern!r} is not in {log.read_text(errors='replace')[-4000:]}")
+    """Wait until a log matches a pattern `count` times, and return the matches."""
+
+    def found() -> list[str]:
+        return pattern.findall(log.read_text(errors="replace"))
+
+    wait_until(lambda: len(found()) >= count, f"{pattern.pattern!r} in {log}")
+    return found()
 
 
 @pytest.fixture
@@ -83,17 +66,15 @@ def cluster(scratch: Path) -> Iterator[str]:
     place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     log = scratch / "master.log"
     with contextlib.ExitStack() as parts:
-        parts.enter_context(started(log, spark_class(), f"{package}.master.Master", *place))
+        master = (spark_class(), f"{package}.master.Master", *place)
+        parts.enter_context(started(log, master, environment(scratch)))
         url = said(log, MASTER_URL)[0]
         for number in range(WORKERS):
             directory = scratch / f"worker_{number}"
             options = ("--cores", "1", "--memory", "1g", "--work-dir", str(directory))
-            parts.enter_context(
-                started(
-                    scratch / f"worker_{number}.log",
-                    *(spark_class(), f"{package}.worker.Worker", *place, *options, url),
-                )
-            )
+            worker = (spark_class(), f"{package}.worker.Worker", *place, *options, url)
+            worker_log = scratch / f"worker_{number}.log"
+            parts.enter_context(started(worker_log, worker, environment(scratch)))
         said(log, re.compile("Registering worker"), WORKERS)
         yield url
 
@@ -107,12 +88,13 @@ def test_a_cluster_reads_writes_and_streams_with_the_code_of_one_machine(
             store.topic(name, partitions=PARTITIONS)
         events = [Event(value=f"{number // 2}", key=f"{number}") for number in range(ROWS)]
         store.topic(SOURCE).append_many(events)
-    log = scratch / "driver.log"
     command = (sys.executable, "-m", "tests.spark.cluster_driver")
-    with started(log, *command, cluster, str(store_path), str(scratch)) as driver:
-        code = driver.wait(DRIVER_SECONDS_MAX)
+    code, text = run(
+        scratch / "driver.log",
+        (*command, cluster, str(store_path), str(scratch)),
+        environment(scratch),
+    )
 
-    text = log.read_text(errors="replace")
     assert code == 0, text[-4000:]
     found = json.loads(next(line for line in text.splitlines() if line.startswith('{"batches"')))
     assert sum(found["batches"]) == ROWS
