@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from segue.errors import CorruptRecord, InvalidArgument, OffsetTrimmed, SegueErr
 from segue.spark.jobs.manifests import Archive
 from segue.spark.jobs.running import segue_error
 from tests.integration.cli_support import COMMAND, Answer, ask
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -152,6 +152,7 @@ def test_without_the_extra_it_says_what_to_install(store: Path, scratch: Path) -
     assert ended.stderr == 'segue: Spark needs pyspark: pip install "segue[spark]"\n'
 
 
+@pytest.mark.long
 def test_a_session_of_its_own_says_nothing_and_ends_with_the_verb(
     store: Path, scratch: Path
 ) -> None:
@@ -185,8 +186,8 @@ def test_a_bar_follows_the_tasks_that_are_done(
     monkeypatch.setattr(running, "POLL_SECONDS", 0.005)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with running.spark_session("local[2]", ["spark.sql.shuffle.partitions=3"], doing="counting"):
-        spark.range(100_000, numPartitions=20).selectExpr("sum(hash(id))").collect()
-        time.sleep(0.2)
+        spark.range(100, numPartitions=5).selectExpr("sum(hash(id))").collect()
+        wait_until(lambda: steps, "a step of the bar")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
 
     assert steps

@@ -6,19 +6,22 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.integration.test_demo import demo_that_says, processes_of
+from tests.spark.processes import SPARK_LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 580
+DEMO_LIMIT_SECONDS = 2 * SPARK_LIMIT_SECONDS
+"""The demo starts Spark twice, as its first driver is killed."""
 
 pytestmark = [
-    pytest.mark.timeout(600),  # All of it, JVMs included, on a machine that is busy.
+    pytest.mark.long,
+    pytest.mark.timeout(0),  # Every wait has a limit.
     pytest.mark.xdist_group("demo"),  # One run is enough for all tests.
 ]
 INSTALLED = ".venv/.installed"
@@ -54,7 +57,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_SECONDS,
+        timeout=DEMO_LIMIT_SECONDS,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     totals = json.loads(done.stdout)
@@ -101,7 +104,7 @@ def test_it_ends_with_three_commands_that_run(played: Played, tmp_path: Path) ->
             cwd=tmp_path,
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=LIMIT_SECONDS,
         )
     assert commands[2].endswith("segue dash data")
     assert (tmp_path / "data").is_dir()
@@ -110,11 +113,16 @@ def test_it_ends_with_three_commands_that_run(played: Played, tmp_path: Path) ->
 def test_whoever_interrupts_it_amid_spark_finds_nothing_left(tmp_path: Path) -> None:
     """Neither the driver nor its JVM, of which nobody has heard yet."""
     demo = demo_that_says("Spark: clean", tmp_path)
-    while not any("/bin/java " in line for line in processes_of(tmp_path).values()):
-        assert demo.poll() is None
-        time.sleep(0.05)
+    wait_until(
+        lambda: (
+            any("/bin/java " in line for line in processes_of(tmp_path).values())
+            or demo.poll() is not None
+        ),
+        "Java of the demo",
+    )
+    assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
-    rest, errors = demo.communicate(timeout=PATIENCE_SECONDS)
+    rest, errors = demo.communicate(timeout=SPARK_LIMIT_SECONDS)
 
     assert demo.returncode == 130, (rest, errors)
     assert "Traceback" not in errors

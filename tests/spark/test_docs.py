@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from segue.cli import main
 from tests.integration.docs_server import ENVIRONMENT, PageServer
 from tests.integration.test_docs import ROOT, blocks, commands, for_real
+from tests.waiting import LIMIT_SECONDS
 
 PLACES = r"data|checkpoints|archive|report|customers\.csv|v3\.json"
 SPARK = ROOT / "docs" / "spark.md"
@@ -39,7 +40,7 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
         return done.returncode, done.stdout
@@ -50,6 +51,8 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
     return code, said.out if code == 0 else said.err
 
 
+@pytest.mark.long
+@pytest.mark.timeout(0)  # Every command has a limit of its own.
 def test_the_page_on_spark_is_true(
     spark: SparkSession,
     tmp_path: Path,

@@ -46,6 +46,7 @@ def test_a_topic_is_archived_shown_as_one_table_and_replayed(
         )
 
 
+@pytest.mark.long
 def test_dead_letters_are_sorted_out_and_tasks_are_a_table(
     spark: "SparkSession", scratch: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_dead_letters_are_sorted_out_and_tasks_are_a_table(
         app.close()
 
 
+@pytest.mark.long
 def test_an_exported_state_is_migrated_once(spark: "SparkSession", scratch: Path) -> None:
     """Into a queue that the job makes."""
     state = {

@@ -25,6 +25,7 @@ from segue.server.tokens import add_token, make_token
 from segue.spark.options import read_options
 from segue.stores import column_pieces
 from segue.stores.passing import Passing
+from tests.conftest import TORTURE
 from tests.integration.cli_support import flip_byte
 from tests.spark.http_support import read_rows, served, served_directory
 from tests.spark.redis_support import fresh_url
@@ -97,13 +98,11 @@ class TestTables:
     def test_spark_reads_through_a_server(
         self, spark: "SparkSession", places: tuple[str, str]
     ) -> None:
-        """Topics, queues, dead letters and rings, in tasks that ask for themselves."""
-        for what, name in (
-            ("topic", "shop-orders"),
-            ("queue", "jobs"),
-            ("dead_letters", "jobs"),
-            ("ring", "recent"),
-        ):
+        """Topics and queues, dead letters and rings. Every task sends requests of its own."""
+        tables = [("topic", "shop-orders"), ("queue", "jobs")]
+        if TORTURE:
+            tables += [("dead_letters", "jobs"), ("ring", "recent")]
+        for what, name in tables:
             counts = [
                 spark.read.format("segue")
                 .options(url=each, minPartitions="2", **{what: name})
@@ -114,6 +113,7 @@ class TestTables:
             ]
             assert counts[0] == counts[1], what
 
+    @pytest.mark.long
     def test_headers_are_bytes_as_they_were_written(
         self, spark: "SparkSession", scratch: Path
     ) -> None:
@@ -312,8 +312,9 @@ class TestMistakes:
 
 def test_moments_of_messages_are_those_of_the_store(scratch: Path) -> None:
     """When a message is due is told as it was set."""
+    before = datetime.now(UTC)
     with served_directory(scratch / "store") as url, segue.open(url) as store:
         store.queue("jobs", QueueRules()).push(b"later", delay=3600)
         ((due,),) = read_rows(url, ["not_before"], queue="jobs")
 
-    assert abs(due - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=5)
+    assert before <= due - timedelta(hours=1) <= datetime.now(UTC)

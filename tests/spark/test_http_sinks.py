@@ -2,8 +2,7 @@
 
 import io
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -29,10 +28,12 @@ from segue.spark.options import WriteOptions
 from segue.spark.sink.http import HttpCommitter, send_rows, writing
 from segue.stores.file.writes import COMMIT, StagedFile, WriteId
 from segue.stores.http import bulk
-from tests.integration.cli_support import COMMAND, PATIENCE_SECONDS
+from tests.integration.cli_support import COMMAND
 from tests.redis_server import LOOPBACK, free_port
 from tests.spark.http_support import served, served_directory
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.spark.redis_support import fresh_url
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,6 +300,7 @@ class TestSpark:
             assert sorted(bodies) == list(range(10))
             assert {each % 2 for each in bodies[:5]} == {0}
 
+    @pytest.mark.long
     def test_a_stream_copies_each_record_once_although_its_server_is_killed(
         self, spark: "SparkSession", scratch: Path
     ) -> None:
@@ -307,7 +309,7 @@ class TestSpark:
         with segue.open(path, sync="os") as store:
             store.topic("orders", partitions=2).append_many(numbers(0, 100))
             store.topic("copy", partitions=2)
-        url = f"http://{LOOPBACK}:{port}?retry=60"
+        url = f"http://{LOOPBACK}:{port}?retry={SPARK_LIMIT_SECONDS}"
 
         def start() -> "StreamingQuery":
             rows = spark.readStream.format("segue").options(
@@ -328,15 +330,15 @@ class TestSpark:
 
         with serving(path, port) as server:
             query = start()
-            wait_for(lambda: len(list(checkpoint.glob("commits/[0-9]*"))) > 0)
+            wait_until(lambda: list(checkpoint.glob("commits/[0-9]*")), "a committed batch")
             server.kill()
             server.wait()
         with serving(path, port):
-            query.awaitTermination()
+            assert query.awaitTermination(SPARK_LIMIT_SECONDS)
             with segue.open(url) as store:
                 first = [record.value or b"" for record in store.topic("copy").records()]
                 store.topic("orders").append_many(numbers(100, 110))
-            start().awaitTermination()
+            assert start().awaitTermination(SPARK_LIMIT_SECONDS)
             with segue.open(url) as store:
                 second = [record.value or b"" for record in store.topic("copy").records()]
                 lags = store.topic("orders").readers()["copier"]
@@ -356,11 +358,3 @@ def serving(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.terminate()
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Return once it is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -14,7 +15,11 @@ from segue.spark.options import read_options
 from segue.spark.planning import Task
 from segue.spark.streaming import StreamReader, Told
 from tests.spark.http_support import served, served_directory
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.spark.redis_support import fresh_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OFFSET = StructType([StructField("offset", LongType())])
 STATE = StructType([StructField("message_id", StringType()), StructField("state", StringType())])
@@ -144,6 +149,36 @@ def test_a_stream_of_a_ring_tells_its_entries(store: segue.Store, reader: MakeRe
     start = stream.initialOffset()
 
     assert rows_of(stream, start, step(stream, start)) == [(2,), (3,), (4,), (5,)]
+
+
+def test_spark_streams_through_a_server_each_record_once(
+    spark: "SparkSession", url: str, store: segue.Store, scratch: Path
+) -> None:
+    """In batches within their limit, and the second run continues after the first."""
+    topic = store.topic("orders", partitions=2)
+    copied = store.topic("copied", partitions=2)
+    batches = []
+    for count in (20, 4):
+        fill(topic, count, partitions=2)
+        query = (
+            spark.readStream.format("segue")
+            .options(url=url, topic="orders", reader="copy", startingOffsets="earliest")
+            .option("maxOffsetsPerTrigger", 12)
+            .load()
+            .select("value")
+            .writeStream.format("segue")
+            .options(url=url, topic="copied", checkpointLocation=str(scratch / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(SPARK_LIMIT_SECONDS)
+        batches.append([progress["numInputRows"] for progress in query.recentProgress])
+
+    assert [sum(run) for run in batches] == [20, 4]
+    assert max(batches[0]) <= 12
+    assert sorted(int(record.value or b"") for record in copied.records()) == sorted(
+        [*range(20), *range(4)]
+    )
 
 
 @pytest.mark.parametrize("behind", ["directory", "redis"])

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 import segue
 from segue.spark.lag import LagListener, PartitionLag, StreamLag, lag_behind
 from segue.testing import ManualClock
-from tests.contract.queue_support import eventually
+from tests.spark.processes import SPARK_LIMIT_SECONDS
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,9 +133,9 @@ def test_a_listener_follows_a_query(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(100)
+        assert query.awaitTermination(SPARK_LIMIT_SECONDS)
+        wait_until(lambda: told and told[-1].records == 0, "no lag")
 
-        assert eventually(lambda: bool(told) and told[-1].records == 0)
         records = [each.records for each in told]
         assert records == sorted(records, reverse=True)
         assert records[0] > 0

@@ -11,8 +11,10 @@ from pyspark.errors import PySparkException
 
 import segue
 from segue import Event, Item, QueueRules, TopicRules
+from segue.errors import SegueError
 from segue.log import Log
 from tests.contract.topic_support import SMALL_SEGMENT_BYTES
+from tests.spark.http_support import read_rows
 from tests.unit.support import flip_bit, slot_position
 
 if TYPE_CHECKING:
@@ -189,8 +191,13 @@ class TestRanges:
     def test_offsets_times_and_partitions(
         self, table: Table, options: dict[str, str], expected: list[int]
     ) -> None:
-        """From the start up to, not including, the end; times are those of appending."""
-        assert table.offsets(topic="shop-orders", **options) == expected
+        """From the start up to, not including, the end; times are those of appending.
+
+        Read as tasks do, but without Spark, which passes the options on as they are.
+        """
+        found = read_rows(str(table.path), ["offset"], topic="shop-orders", **options)
+
+        assert [offset for (offset,) in found] == expected
 
     def test_messages_are_chosen_by_priority(self, table: Table) -> None:
         """Also those that are delayed or dead."""
@@ -251,6 +258,19 @@ class TestMistakes:
         self, table: Table, options: dict[str, str], said: str
     ) -> None:
         """In words that name what was given and what there is."""
+        with pytest.raises(SegueError) as caught:
+            read_rows(str(table.path), **options)
+        assert said in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"topic": "shop-orders", "startOffsets": "1"}, "there are allowNetwork"),
+            ({"topic": "shop-orders", "endingOffsets": '{"0": 99}'}, "has not been written"),
+        ],
+    )
+    def test_spark_shows_the_error(self, table: Table, options: dict[str, str], said: str) -> None:
+        """An error of the options, and one of the plan."""
         assert said in table.error(**options)
 
     def test_a_store_that_is_not_there_is_not_made(

@@ -47,6 +47,7 @@ def test_a_topic_is_archived_shown_as_one_table_and_replayed(
         )
 
 
+@pytest.mark.long
 def test_dead_letters_are_sorted_out_and_tasks_are_a_table(spark: "SparkSession") -> None:
     """Triage reads letters from the server and redrives them there."""
     url = fresh_url()
@@ -73,6 +74,7 @@ def test_dead_letters_are_sorted_out_and_tasks_are_a_table(spark: "SparkSession"
     assert (row["task"], row["state"], row["result"]) == ("double", "completed", "42")
 
 
+@pytest.mark.long
 def test_an_exported_state_is_migrated_once(spark: "SparkSession", tmp_path: Path) -> None:
     """Into a store that the job makes."""
     state = {

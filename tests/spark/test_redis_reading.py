@@ -14,6 +14,7 @@ from segue.spark.reading import BatchReader
 from tests.contract.topic_support import SMALL_SEGMENT_BYTES
 from tests.redis_server import shared_server
 from tests.spark.redis_support import fresh_url, namespace_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,7 @@ Rows = list[tuple[Any, ...]]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SECRET = "very-secret-word"
+NANOSECONDS_PER_MS = 1_000_000
 SMALL = TopicRules(segment_bytes=SMALL_SEGMENT_BYTES)
 
 
@@ -100,28 +102,33 @@ RECORD = (
 )
 
 
+SOME_TABLES: list[tuple[str | None, dict[str, str]]] = [
+    (RECORD, {"topics": "shop-.*"}),
+    (QUEUE, {"queue": "jobs"}),
+]
+OTHER_TABLES: list[tuple[str | None, dict[str, str]]] = [
+    (None, {"topic": "shop-orders", "partitions": "1"}),
+    (RECORD, {"topic": "shop-orders", "minPartitions": "7"}),
+    ("offset BIGINT", {"topic": "shop-orders", "maxRecordsPerPartition": "100"}),
+    (RECORD, {"topic": "shop-orders", "startingOffsets": '{"0": 100, "1": -2}'}),
+    (RECORD, {"topic": "shop-orders", "endingOffsets": '{"0": 17, "1": 3}'}),
+    (RECORD, {"topic": "empty"}),
+    (
+        "value STRUCT<id: BIGINT, name: STRING>, offset BIGINT",
+        {"topics": "shop-.*", "valueFormat": "json"},
+    ),
+    ("value STRING", {"topic": "shop-bills", "valueFormat": "string"}),
+    (QUEUE, {"queue": "jobs", "priority": "1", "minPartitions": "4"}),
+    (QUEUE, {"dead_letters": "jobs"}),
+    ("value BINARY, ring STRING, offset BIGINT", {"ring": "recent"}),
+    ("value BINARY, offset BIGINT", {"ring": "recent", "startingOffsets": '{"0": 5}'}),
+]
+
+
 class TestTables:
     @pytest.mark.parametrize(
         ("schema", "options"),
-        [
-            (None, {"topic": "shop-orders", "partitions": "1"}),
-            (RECORD, {"topics": "shop-.*"}),
-            (RECORD, {"topic": "shop-orders", "minPartitions": "7"}),
-            ("offset BIGINT", {"topic": "shop-orders", "maxRecordsPerPartition": "100"}),
-            (RECORD, {"topic": "shop-orders", "startingOffsets": '{"0": 100, "1": -2}'}),
-            (RECORD, {"topic": "shop-orders", "endingOffsets": '{"0": 17, "1": 3}'}),
-            (RECORD, {"topic": "empty"}),
-            (
-                "value STRUCT<id: BIGINT, name: STRING>, offset BIGINT",
-                {"topics": "shop-.*", "valueFormat": "json"},
-            ),
-            ("value STRING", {"topic": "shop-bills", "valueFormat": "string"}),
-            (QUEUE, {"queue": "jobs"}),
-            (QUEUE, {"queue": "jobs", "priority": "1", "minPartitions": "4"}),
-            (QUEUE, {"dead_letters": "jobs"}),
-            ("value BINARY, ring STRING, offset BIGINT", {"ring": "recent"}),
-            ("value BINARY, offset BIGINT", {"ring": "recent", "startingOffsets": '{"0": 5}'}),
-        ],
+        [*SOME_TABLES, *(pytest.param(*case, marks=pytest.mark.long) for case in OTHER_TABLES)],
     )
     def test_a_server_has_the_rows_a_directory_has(
         self, tables: tuple[Table, Table], schema: str | None, options: dict[str, str]
@@ -139,6 +146,7 @@ class TestTables:
         assert found == expected
         assert found or options["topic"] == "empty"
 
+    @pytest.mark.long
     def test_times_of_a_server_are_its_own_and_the_columns_have_them(
         self, tables: tuple[Table, Table]
     ) -> None:
@@ -160,6 +168,7 @@ class TestTables:
         assert shape(found) == shape(expected)
         assert all(row.timestamp.astimezone(UTC) > before for row in found)
 
+    @pytest.mark.long
     def test_the_state_of_each_message_is_told_once(self, tables: tuple[Table, Table]) -> None:
         """Ready, delayed, leased, dead, and settled where they are kept."""
         states = [row[0] for row in tables[0].rows("state STRING", queue="jobs")]
@@ -173,6 +182,7 @@ class TestTables:
         }
 
 
+@pytest.mark.long
 class TestRanges:
     def test_a_range_of_time_is_a_range_of_offsets(self, spark: "SparkSession") -> None:
         """For topics, queues and dead letters; rings, too."""
@@ -284,12 +294,18 @@ class TestRanges:
 
 def _moment_between() -> datetime:
     """Return a time that everything so far is before, and what follows is not."""
-    time.sleep(0.02)
+    _wait_for_next_millisecond()
     moment = datetime.now(UTC)
-    time.sleep(0.02)
+    _wait_for_next_millisecond()
     return moment
 
 
+def _wait_for_next_millisecond() -> None:
+    now = time.time_ns()
+    wait_until(lambda: time.time_ns() > now + NANOSECONDS_PER_MS, "the next millisecond")
+
+
+@pytest.mark.long
 class TestMistakes:
     @pytest.mark.parametrize(
         ("options", "said"),

@@ -20,6 +20,7 @@ from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.redis.staging import KEPT_MS, QueueTarget, TopicTarget, Writes
 from tests.redis_cluster import RedisCluster
 from tests.redis_server import shared_server
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.spark.redis_support import fresh_url, namespace_of
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ class TestExactlyOnce:
         assert writer.commit(write, again)
         assert writer.held() == sorted(numbers(0, 30))
 
+    @pytest.mark.long
     def test_large_writes_are_adopted_in_blocks(self, writer: Writer) -> None:
         """Each block is one call, and has an end in records and in bytes."""
         write = WriteId(query="write x")
@@ -339,6 +341,7 @@ def write(sink: Sink, rows: "DataFrame", **options: str) -> None:
 
 
 class TestBatches:
+    @pytest.mark.long
     def test_rows_become_the_records_a_directory_would_have(
         self, spark: "SparkSession", sink: Sink, tmp_path: Path
     ) -> None:
@@ -361,6 +364,7 @@ class TestBatches:
             each[:-1] for each in expected
         ]
 
+    @pytest.mark.long
     def test_rows_become_messages(self, spark: "SparkSession", sink: Sink) -> None:
         """Priorities, delays, headers; a key that comes twice counts once."""
         rows = spark.range(0, 100, 1, 2).selectExpr(
@@ -379,6 +383,7 @@ class TestBatches:
         assert sum(message.key == "same" for message in messages) == 1
         assert all((int(m.body) % 2 == 0) == bool(m.headers) for m in messages)
 
+    @pytest.mark.long
     def test_a_write_with_a_name_counts_once(self, spark: "SparkSession", sink: Sink) -> None:
         """As often as the job is run."""
         for _ in range(2):
@@ -392,6 +397,7 @@ class TestBatches:
         assert sink.values() == sorted(numbers(0, 50))
         assert sink.staged() == []
 
+    @pytest.mark.long
     def test_a_write_that_fails_leaves_nothing_that_stays(
         self, spark: "SparkSession", sink: Sink
     ) -> None:
@@ -409,6 +415,7 @@ class TestBatches:
         assert sink.values() == []
         assert -1 not in [client.pttl(key) for key in sink.staged()], "kept for ever"
 
+    @pytest.mark.long
     def test_options_of_a_directory_are_refused(self, spark: "SparkSession", sink: Sink) -> None:
         """The URL says what a server does."""
         rows = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
@@ -430,7 +437,7 @@ def _said(record: segue.TopicRecord) -> tuple[object, ...]:
 
 
 class TestStreams:
-    @pytest.mark.parametrize("kind", ["topic", "queue"])
+    @pytest.mark.parametrize("kind", ["topic", pytest.param("queue", marks=pytest.mark.long)])
     def test_a_stream_is_copied_once_over_restarts(
         self, spark: "SparkSession", sink: Sink, tmp_path: Path, kind: str
     ) -> None:
@@ -438,11 +445,11 @@ class TestStreams:
         name = "orders" if kind == "topic" else "jobs"
         source = sink.store.topic("source", partitions=2)
         for run in range(2):
-            source.append_many(numbers(run * 100, run * 100 + 100))
+            source.append_many(numbers(run * 20, run * 20 + 20))
             query = (
                 spark.readStream.format("segue")
                 .options(url=sink.url, topic="source", reader="copy", startingOffsets="earliest")
-                .option("maxOffsetsPerTrigger", 60)
+                .option("maxOffsetsPerTrigger", 12)
                 .load()
                 .select("value")
                 .writeStream.format("segue")
@@ -451,12 +458,13 @@ class TestStreams:
                 .trigger(availableNow=True)
                 .start()
             )
-            query.awaitTermination()
+            assert query.awaitTermination(SPARK_LIMIT_SECONDS)
 
-        assert Writer(sink, kind).held() == sorted(numbers(0, 200))
+        assert Writer(sink, kind).held() == sorted(numbers(0, 40))
         assert sink.staged() == []
 
 
+@pytest.mark.long
 class TestClusters:
     def test_a_cluster_is_written_and_read(self, tmp_path: Path) -> None:
         """Partitions are on different nodes; what belongs together is on one."""

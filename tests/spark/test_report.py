@@ -206,6 +206,7 @@ class TestPage:
 
 
 class TestCommand:
+    @pytest.mark.long
     def test_a_report_replaces_the_one_before_and_says_where_it_is(self, made: Made) -> None:
         """The page, the tables, and since when times are known."""
         said = ask(

@@ -14,6 +14,7 @@ import pytest
 from segue.errors import JavaNotFound
 from segue.spark import java
 from segue.spark.session import launch_environment, session, settings
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ def run_python(
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=SPARK_LIMIT_SECONDS,
     )
 
 
@@ -279,6 +280,8 @@ class TestJava:
         assert not home.is_relative_to(tmp_path)
         assert os.access(home / "bin" / "java", os.X_OK)
 
+    @pytest.mark.long
+    @pytest.mark.timeout(0)  # The run has a limit of its own.
     def test_spark_runs_on_a_machine_without_java(self, tmp_path: Path) -> None:
         """With the extra `java`, pip installs all that Spark needs; our environment stays as it is.
 

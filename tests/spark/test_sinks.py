@@ -11,6 +11,10 @@ from pyspark.errors import PySparkException
 
 import segue
 from segue import TopicRecord
+from segue.errors import InvalidArgument
+from segue.spark.options import write_options
+from segue.spark.sink.writers import BatchWriter
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +74,7 @@ def sink(spark: "SparkSession", scratch: Path) -> Iterator[Sink]:
 class TestTopics:
     def test_rows_become_records(self, sink: Sink) -> None:
         """Key, value, headers, time; a row without a value is a tombstone."""
+        before = datetime.now(UTC)
         sink.write(
             sink.frame(
                 "IF(id = 5, NULL, concat('v', id)) AS value",
@@ -93,7 +98,7 @@ class TestTopics:
         assert dict(found[b"k1"].headers) == {"n": "h1"}
         assert dict(found[b"k3"].headers) == {}
         assert found[b"k1"].timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
-        assert abs(found[b"k2"].timestamp.timestamp() - datetime.now(UTC).timestamp()) < 100
+        assert before <= found[b"k2"].timestamp <= datetime.now(UTC)
         assert sink.staged() == []
 
     def test_a_key_goes_where_the_topic_itself_would_put_it(self, sink: Sink) -> None:
@@ -239,9 +244,18 @@ class TestNothingHappens:
     def test_columns_that_do_not_fit_are_refused(
         self, sink: Sink, kind: str, columns: list[str], said: str
     ) -> None:
-        """Before any task begins."""
+        """Before any task begins: by the writer that Spark makes on the driver."""
         name = "orders" if kind == "topic" else "jobs"
-        assert said in sink.refuse(sink.frame(*columns), **{kind: name})
+        options = write_options({"url": str(sink.path), kind: name})
+        with pytest.raises(InvalidArgument) as caught:
+            BatchWriter(options, sink.frame(*columns).schema, overwrite=False)
+        assert said in str(caught.value)
+
+    def test_spark_shows_why_columns_are_refused(self, sink: Sink) -> None:
+        """The error of the writer becomes one of the query, and nothing is written."""
+        rows = sink.frame("'v' AS value", "id")
+
+        assert "takes the columns value, key, headers" in sink.refuse(rows, topic="orders")
 
     @pytest.mark.parametrize(
         ("kind", "column", "said"),
@@ -291,7 +305,7 @@ class TestNothingHappens:
                 topic="orders",
                 writeId="w",
                 checkpointLocation=str(scratch / "checkpoint"),
-            ).trigger(availableNow=True).start().awaitTermination(100)
+            ).trigger(availableNow=True).start().awaitTermination(SPARK_LIMIT_SECONDS)
         assert sink.records() == []
 
 
@@ -314,7 +328,7 @@ def test_a_stream_from_topic_to_topic_copies_each_row_once(sink: Sink, scratch: 
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(100)
+        assert query.awaitTermination(SPARK_LIMIT_SECONDS)
 
     copy()
     source.append(b"30", key="k0")

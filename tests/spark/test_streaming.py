@@ -22,6 +22,7 @@ from segue.spark.options import read_options
 from segue.spark.planning import Task
 from segue.spark.streaming import StreamReader
 from tests.contract.topic_support import SMALL_SEGMENT_BYTES, committed, fill_segments
+from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.unit.support import no_descriptor_left_open
 
 if TYPE_CHECKING:
@@ -269,6 +270,36 @@ class TestHowFarABatchGoes:
         assert offsets_of(some, start, end) == [("2", 0)]
 
 
+def test_a_queue_its_dead_letters_and_a_ring_are_streams(
+    store: segue.Store, reader: MakeReader
+) -> None:
+    """Each message and each entry is a row once, also a message that dies later."""
+    queue = store.queue("jobs", QueueRules(keep_seconds=3600))
+    queue.push_many([b"0", b"1"])
+    ring = store.ring("recent", capacity=8)
+    ring.enqueue(b"0")
+    streams = {
+        what: reader(what, name)
+        for what, name in {"queue": "jobs", "dead_letters": "jobs", "ring": "recent"}.items()
+    }
+    starts = {what: stream.initialOffset() for what, stream in streams.items()}
+
+    def batch(what: str) -> list[tuple[str, int]]:
+        start, starts[what] = starts[what], step(streams[what], starts[what])
+        return offsets_of(streams[what], start, starts[what])
+
+    assert batch("queue") == [("0", 0), ("0", 1)]
+    assert batch("ring") == [("0", 0)]
+    assert batch("dead_letters") == []
+    queue.nack(queue.lease(ttl=3600), outcome="dead", reason="broken")
+    queue.push(b"2")
+    ring.enqueue(b"1")
+
+    assert batch("dead_letters") == [("dead", 0)]
+    assert batch("ring") == [("0", 1)]
+    assert batch("queue") == [("0", 2)], "a message that dies is not a row a second time"
+
+
 class TestLoss:
     def test_what_is_gone_is_told_or_passed(self, store: segue.Store, reader: MakeReader) -> None:
         """By a limit of retention: the only way a registered reader loses anything."""
@@ -381,7 +412,7 @@ class Stream:
             .start()
         )
         try:
-            query.awaitTermination(100)
+            assert query.awaitTermination(SPARK_LIMIT_SECONDS)
         finally:
             query.stop()
         return batches
@@ -414,6 +445,7 @@ def test_a_stream_goes_on_from_its_checkpoint(stream: Stream, store: segue.Store
     assert stream.run(topic="orders") == []
 
 
+@pytest.mark.long
 def test_a_stream_over_a_queue_its_dead_letters_or_a_ring(
     spark: "SparkSession", store: segue.Store, scratch: Path
 ) -> None:
@@ -466,4 +498,4 @@ def test_a_stream_without_a_name_is_refused(stream: Stream, store: segue.Store) 
     with pytest.raises(PySparkException, match='option\\("reader"'):
         frame.option("topic", "orders").load().writeStream.format("noop").option(
             "checkpointLocation", str(stream.scratch / "checkpoint")
-        ).trigger(availableNow=True).start().awaitTermination()
+        ).trigger(availableNow=True).start().awaitTermination(SPARK_LIMIT_SECONDS)
