@@ -73,9 +73,9 @@ def show(dashboard: Dashboard, name: str) -> Page:
 
 def expect_shown(page: Page, heading: str) -> None:
     """Wait until the screen of the address is drawn and live, and check its heading."""
-    ready(page)
-    expect(page.get_by_role("heading", level=1, name=heading, exact=True)).to_be_visible()
     expect(status_of(page)).to_have_text("Live")
+    ready(page)  # Now, as the page loads its screen again as soon as it is connected.
+    expect(page.get_by_role("heading", level=1, name=heading, exact=True)).to_be_visible()
 
 
 def status_of(page: Page) -> Locator:

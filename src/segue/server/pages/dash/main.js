@@ -73,8 +73,8 @@ let draws = 0;
 let timer = 0;
 
 // <html data-ready="#/queues/mail 7"> names the address whose screen is drawn, and counts the draws
-// since the page was opened. It is absent from the start of a navigation, or of a refresh by hand,
-// until the answer is drawn. Scripts and tests wait for it.
+// since the page was opened. It is absent from the start of a navigation, of a refresh by hand and
+// of the refresh after connecting, until the answer is drawn. Scripts and tests wait for it.
 function setReady(now) {
   if (now && now.answered < now.wanted) return;
   draws += 1;
@@ -469,7 +469,7 @@ const live = new Live({
   onOverview: takeOverview,
   onState: (state) => {
     showState(state);
-    if (state === "live" && shown) load(shown);
+    if (state === "live" && shown) refresh();
     if (state === "disconnected" && !latest) takeOnce();
   },
   onRefused: askForToken,
