@@ -151,19 +151,22 @@ def test_a_write_killed_at_any_call_and_repeated_is_there_once(
     seed = new_seed()
     chance = random.Random(f"{seed} {kind} {sync} {act}")
     kills = 0
-    chosen = chance.sample(points, min(POINTS, len(points)))
-    for point in chosen:
+    for point in chance.sample(points, len(points)):
+        if kills == POINTS:
+            break
+        killed = False
         for is_other_cut in (False, True) if TORTURE else (chance.random() < 0.5,):
             shutil.rmtree(target.root)
             shutil.copytree(template.root, target.root)
             with naming_seed(seed), naming(point):
                 killed, _ = ended(forks.start(act_and_report, target, act, point))
-                kills += killed
                 check_seen(target, whole)
                 check_repeated(target, 1, is_other_cut=is_other_cut)
                 check_logs(target.root)
+        kills += killed
 
-    assert kills >= len(chosen) * 0.9
+    # Not every run makes all calls of the first one.
+    assert kills >= min(POINTS, len(points) * 0.9)
 
 
 def check_seen(target: Target, whole: object) -> None:
