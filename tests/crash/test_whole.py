@@ -23,7 +23,7 @@ from tests.crash.workload import (
     settings_in_short_run,
 )
 
-STATES: Final = 20 if TORTURE else 1
+STATES: Final = 8 if TORTURE else 1
 """How many states are looked at of each moment."""
 
 
