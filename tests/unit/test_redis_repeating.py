@@ -13,6 +13,7 @@ import pytest
 from segue import QueueRules
 from segue.errors import ConnectionsBusy, NotReplicated, QueueFull, QueueLocked, StoreUnavailable
 from segue.stores.opening import open_redis
+from segue.stores.redis.calls import Calls
 from segue.stores.redis.queue import RedisQueue
 from segue.stores.redis.servers import Connection
 from segue.stores.redis.store import RedisStore
@@ -330,9 +331,13 @@ def test_a_call_that_finds_no_connection_says_that_nothing_was_sent(
 
 
 @pytest.fixture
-def unconfirmed(world: RedisWorld) -> Iterator[RedisQueue]:
-    """The queue for somebody who asks for a replica, where there is none."""
-    with open_redis(f"{world.url}&replicas=1&timeout=0.8&retry=0.7") as store:
+def unconfirmed(world: RedisWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisQueue]:
+    """The queue of a client that requires a replica, on a server that has none.
+
+    The server waits only 10 ms for the replica. The client's own timeout stays long.
+    """
+    with open_redis(f"{world.url}&replicas=1&retry=0.5") as store:
+        monkeypatch.setattr(Calls, "_confirmation", lambda self: ("WAIT", 1, 10))
         yield store.queue("jobs")
 
 
