@@ -1,6 +1,6 @@
 """The Spark session that nearly all tests here share: starting one takes longer than most of them.
 
-Tests that start Spark in processes of their own run beside them (`--dist loadgroup`).
+Tests that start Spark themselves run beside them (`Scheduling` in tests/conftest.py).
 """
 
 import os
@@ -11,41 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from segue.spark.session import session
-from tests.conftest import TORTURE
 from tests.spark.deadly_source import KILL_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-OWN_PROCESSES = {
-    "test_cluster",
-    "test_connect",
-    "test_demo",
-    "test_exactly_once",
-    "test_redis_exactly_once",
-    "test_spark_examples",
-}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that only the long run has."""
-    config.addinivalue_line("markers", "long: only with SEGUE_TORTURE=1")
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist looks at groups in a hook of the same name.
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect long tests in the short run, and keep all that share the session in one process."""
-    long = [] if TORTURE else [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-    for item in items:
-        if "spark" in item.path.parts and item.path.stem not in OWN_PROCESSES:
-            item.add_marker(pytest.mark.xdist_group("session"))
-
-
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Make every start of Spark take half of its usual CPU time.
 
@@ -60,7 +32,7 @@ def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The session, on two cores; it leaves nothing behind."""
     root = tmp_path_factory.mktemp("spark")
