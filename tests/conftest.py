@@ -103,6 +103,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no anno
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """Use the scheduling of this suite (a hook of pytest-xdist)."""
+    config.option.loadscopereorder = False  # Else files with many tests start first, not slow ones.
     return Scheduling(config, log)
 
 
