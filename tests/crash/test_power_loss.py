@@ -18,6 +18,7 @@ import pytest
 
 from segue import Log
 from segue.errors import CorruptSegment, SegueError, StorageFailed
+from segue.log.log import _open_logs
 from segue.log.options import SyncName
 from segue.testing import Event, FaultyDisk, Operation, RecordingDisk
 from tests.crash.power_story import Attempt, Story, Writer, examine
@@ -194,8 +195,12 @@ class FaultyRecordingDisk(FaultyDisk, RecordingDisk):
         RecordingDisk.__init__(self, root)
 
     def kill_process(self) -> None:
-        """Close every file, as the end of a process does; whoever used them must not go on."""
+        """Close every file, as the end of a process does. Its logs must not be used any more."""
         self.heal()
+        # A log that counts as open closes its descriptors in each forked child of this process,
+        # where their numbers may belong to other files by then.
+        for log in [log for log in _open_logs if log._disk is self]:
+            _open_logs.discard(log)
         for fd in list(self._open):
             RecordingDisk.unlock(self, fd)  # A mapping may keep the file open a little longer.
             RecordingDisk.close(self, fd)
