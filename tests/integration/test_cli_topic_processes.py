@@ -132,6 +132,7 @@ def test_ctrl_c_during_append_still_tells_what_was_appended(store: Path) -> None
         with segue.open(store) as opened:
             assert next(opened.topic("orders").follow("earliest", timeout=LIMIT_SECONDS))
         process.send_signal(signal.SIGINT)
+        process.wait(LIMIT_SECONDS)  # Its input stays open: the end of it must not overtake Ctrl-C.
         out, err = process.communicate(timeout=LIMIT_SECONDS)
 
     assert (out, err) == (b"appended\t1\nskipped\t0\npartition\t1\t0\t0\t1\n", b"")
