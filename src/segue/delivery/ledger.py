@@ -332,6 +332,7 @@ class Ledger(Lines):
             for offset in [offset for offset in self.aside if offset >= event.cursor]:
                 self._remove_run(Run(ASIDE, offset, 1))
             self._return_home(IN_ASIDE, event.cursor, OFFSET_END)
+            self.aside_missing.remove(event.cursor, OFFSET_END)
             self.aside_next = event.cursor
             return
         level = self._level(event.lane)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from segue.delivery.events import ASIDE, IN_ASIDE, Carried
 from segue.delivery.keeping import kept_from
 from segue.delivery.message import CARRIED, PREFIX_MASK, Key, Prefix, pack_message, unpack_prefix
-from segue.errors import SegueError
+from segue.errors import Damage, SegueError
 from segue.log.layout import Offset
 from segue.log.live import FIRST, SEGMENT
 from segue.stores.file.lanes import Lane
@@ -126,8 +126,11 @@ class Upkeep:
                 break
             offsets = ledger.outstanding_before(priority, end)
             segment = lane.log._segment_of(Offset(floor))
-            size = end - lane.log._horizon.catalog.header(segment).first_offset
-            if not _is_worth_carrying(len(offsets), size):
+            try:
+                first = lane.log._horizon.catalog.header(segment).first_offset
+            except (Damage, FileNotFoundError):
+                break  # Its messages cannot be read: they are given up when they are delivered.
+            if not _is_worth_carrying(len(offsets), end - first):
                 break
             for offset in offsets:
                 self._carry(Key(priority, offset))
