@@ -92,6 +92,14 @@ def test_each_token_has_keys_of_its_own(scratch: Path, tokens: Path) -> None:
         assert place.store.queue("jobs").count().ready == 4
 
 
+def test_a_key_of_another_request_is_refused(scratch: Path) -> None:
+    """Its answer would be taken for that of a request that was never done."""
+    with placed(scratch) as place:
+        assert place.push("jobs", "a", Idempotency_Key="order-18").status == 200
+        assert place.push("jobs", "b", Idempotency_Key="order-18").code == "request_reused"
+        assert place.store.queue("jobs").count().ready == 1
+
+
 def test_a_key_that_is_empty_is_refused(scratch: Path) -> None:
     """Two pushes of somebody who forgot to fill it in would be taken for one."""
     with placed(scratch) as place:
@@ -113,6 +121,7 @@ def test_who_writes_to_the_audit_is_in_it(scratch: Path, tokens: Path) -> None:
         try:
             place.ask("POST", "/api/v1/queues/jobs/pause", Authorization=text)
             until(lambda: AUDIT_TOPIC in store.topics())
+            until(lambda: any(store.topic(AUDIT_TOPIC).records()))
             path = f"/api/v1/topics/{AUDIT_TOPIC}/records"
             forged = {"records": [{"json": {"token": "nobody"}}]}
             assert place.ask("POST", path, forged, Authorization=text).status == 200

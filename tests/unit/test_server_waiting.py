@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -21,7 +22,7 @@ from segue.server.routes import ALL
 from segue.server.routing import Route
 from segue.server.waiting import SLOW_MAX, Waiting
 from segue.stores.opening import open_http
-from tests.unit.server_support import Place, cut, placed, until
+from tests.unit.server_support import Place, Told, cut, placed, until
 from tests.waiting import LIMIT_SECONDS, run_other_tasks, wait_until_async
 
 LONG_SECONDS = 10 * LIMIT_SECONDS
@@ -391,6 +392,16 @@ def test_who_is_there_gets_a_message_though_many_have_left(
     assert b'"late"' in answer.data
 
 
+def repeated(place: Place, path: str, body: bytes, has_begun: Callable[[], bool]) -> Told:
+    """Send a request, cut its connection once it has begun; return the answer to its repeat."""
+    line = place.connected()
+    headers = ("Idempotency-Key: once", f"Content-Length: {len(body)}")
+    line.sendall(place.head("POST", path, *headers) + body)
+    until(has_begun)
+    cut(line)
+    return place.ask("POST", path, body, Idempotency_Key="once")
+
+
 @pytest.mark.usefixtures("no_cap")
 @pytest.mark.parametrize(
     ("path", "status"), [("/queues/jobs/lease", 200), ("/rings/round/dequeue", 423)]
@@ -403,14 +414,39 @@ def test_a_request_whose_first_try_was_cut_off_need_not_wait_for_its_end(
     with placed(scratch) as place:
         ring = place.store.ring("round", capacity=4)
         with ring.transaction():
-            line = place.connected()
-            said = ("Idempotency-Key: once", f"Content-Length: {len(body)}")
-            line.sendall(place.head("POST", path, *said) + body)
-            until(lambda: place.app.requests.count == 1)
-            cut(line)
-            again = place.ask("POST", path, body, Idempotency_Key="once")
+            again = repeated(place, path, body, lambda: place.app.requests.count == 1)
 
     assert again.status == status
+
+
+@pytest.mark.usefixtures("no_cap")
+def test_a_repeated_request_is_handled_if_the_first_try_never_began(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client of the first try had left before a thread was free for it."""
+    run = waiting_module.run
+    calls: list[Call] = []
+
+    def is_repeated(call: Call) -> bool:
+        """Whether the client has left and the repeated request waits for the first try."""
+        return call.is_gone() and any(
+            known.is_over is not None for known in place.app.requests._known.values()
+        )
+
+    async def run_late(call: Call, step: Callable[[], object], count: int) -> object:
+        calls.append(call)
+        if len(calls) == 1:
+            await wait_until_async(partial(is_repeated, call))
+        return await run(call, step, count)
+
+    monkeypatch.setattr(waiting_module, "run", run_late)
+    body, path = b'{"wait": 0}', "/api/v1/rings/round/dequeue"
+    with placed(scratch) as place:
+        ring = place.store.ring("round", capacity=4)
+        with ring.transaction():
+            again = repeated(place, path, body, lambda: len(calls) == 1)
+
+    assert again.status == 423
 
 
 # How long they would rather wait ---------------------------------------------------------------

@@ -219,9 +219,10 @@ class App:
             return await self._handled(scope, receive, send, route, names, headers, grant, data)
         key = key_of(grant.id, said)
         asked = hash((grant.id, scope["method"], scope["raw_path"], scope["query_string"], data))
-        known = self.requests.find(key)
-        if known is not None:
-            return await self._repeated(known, asked)
+        while (known := self.requests.find(key)) is not None:
+            sent = await _repeated(known, asked)
+            if sent is not None:
+                return sent
         known = self.requests.begin(key, asked)
         try:
             status, extra, body = await self._handled(
@@ -252,16 +253,6 @@ class App:
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             logger.warning("failed path=%s reason=%s", scope["path"], error)
         return problem
-
-    async def _repeated(self, known: Remembered, asked: int) -> Sent:
-        if known.asked != asked:
-            raise Refused(422, "request_reused", "another request had this Idempotency-Key")
-        if not known.status:
-            known.is_over = known.is_over or asyncio.Event()
-            await known.is_over.wait()
-            if not known.status:
-                raise Refused(503, "overloaded", "the first try was given up", retry=1)
-        return known.status, known.headers, known.body
 
     def _route(self, scope: Scope) -> tuple[Route, list[str]]:
         asked = (scope["method"], scope["raw_path"])
@@ -407,3 +398,13 @@ class App:
         self.sessions.close()
         self.operations.close()
         self.tasks.close()
+
+
+async def _repeated(known: Remembered, asked: int) -> Sent | None:
+    """Return the answer to an earlier request with the same key, or None if that was given up."""
+    if known.asked != asked:
+        raise Refused(422, "request_reused", "another request had this Idempotency-Key")
+    if not known.status:
+        known.is_over = known.is_over or asyncio.Event()
+        await known.is_over.wait()
+    return (known.status, known.headers, known.body) if known.status else None
