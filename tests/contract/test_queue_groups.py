@@ -6,7 +6,7 @@ import pytest
 
 from segue import Item, QueueRules
 from segue.delivery.rules import GROUP_CONCURRENCY_MAX
-from segue.errors import InvalidArgument, QueueEmpty
+from segue.errors import InvalidArgument, LeaseLost, QueueEmpty
 from segue.stores.contract import Queue, Store
 from segue.testing import ManualClock
 from tests.contract.queue_support import drain, meanwhile
@@ -43,6 +43,20 @@ def test_one_message_of_a_group_is_out_at_once(store: Store) -> None:
     push_groups(queue, "a1 a2 b1 -1 a3 b2 -2")
 
     assert leased(queue) == ["a1", "b1", "-1", "-2"]
+
+
+def test_a_message_that_waits_for_its_group_was_never_leased(store: Store) -> None:
+    """A receipt from before the queue was removed names a message that has the same id now."""
+    queue = store.queue("jobs")
+    queue.push_many([b"1", b"2"])
+    old = [queue.lease().receipt, queue.lease().receipt]
+    store.remove_queue("jobs")
+    queue = store.queue("jobs")
+    push_groups(queue, "a1 a2")
+    assert leased(queue) == ["a1"]
+
+    with pytest.raises(LeaseLost, match="never leased"):
+        queue.ack(old[1])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])

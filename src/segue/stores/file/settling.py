@@ -57,7 +57,7 @@ class Settling:
             if found.token == token:
                 return found
             reason = "somebody else has the message now"
-        elif found is not None:
+        elif found is not None and found.cause != Cause.HELD:
             reason = "it expired or was given back"
         else:
             reason = "the message is settled, dead or was never leased"

@@ -4,6 +4,7 @@
 local function lost_because(s)
   if not s then return 'gone' end
   if s.kind == LEASED then return 'other' end
+  if s.cause == HELD then return 'gone' end  -- It waits for its group and was never leased.
   return 'returned'
 end
 
