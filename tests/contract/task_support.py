@@ -46,7 +46,7 @@ def manual_app(url: str | os.PathLike[str], clock: ManualClock, *, sync: SyncNam
 
 
 class BurstWorker(Worker):
-    """A worker for `burst=True` that looks often whether something is left, and looks closely."""
+    """A worker for `burst=True` that looks often whether something is left."""
 
     def run(self) -> None:
         """Run tasks until none is left."""
@@ -55,14 +55,6 @@ class BurstWorker(Worker):
             patch.object(supply, "WAIT_SECONDS", 0.02),
         ):
             super().run()
-
-    def _is_nothing_left(self) -> bool:
-        # A message that was leased a moment ago may not be among the runs yet.
-        return super()._is_nothing_left() and not any(
-            lease.owner == self.name
-            for source in self._sources._sources.values()
-            for lease in source.queue.stats().leases
-        )
 
 
 def work(

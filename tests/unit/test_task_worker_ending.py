@@ -1,15 +1,20 @@
 """How a worker comes to its end: what runs is finished or given back, never lost or hoarded."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from segue.stores.job import Job
 from segue.tasks import App, State, Worker, current
 from segue.tasks.autoscaler import ScalingRules
 from segue.tasks.worker import Kind
+from segue.tasks.worker.keeper import Keeper
 from segue.tasks.worker.reports import read_reports
+from segue.tasks.worker.runs import Run
+from segue.tasks.worker.sources import Sources
+from segue.tasks.worker.supply import Supply
 from segue.testing import ManualClock
 from tests.contract.task_support import (
     BurstWorker,
@@ -278,6 +283,87 @@ def test_a_worker_reports_until_it_stops(app: App, clock: ManualClock) -> None:
     assert now.is_safe_to_stop
     assert silent in ([], ["w-1"])  # It may have reported since.
     assert stopped == []
+
+
+@pytest.mark.parametrize("moment", ["leased", "running", "settled"])
+def test_a_burst_waits_for_a_message_that_it_has_just_leased(
+    app: App, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The worker looks whether anything is left while one thread takes the last message."""
+    ran: list[str] = []
+
+    @app.task
+    def job() -> None:
+        if moment == "running":
+            wait_for_a_look()
+        ran.append("here")
+
+    looked = threading.Event()
+    worker = BurstWorker(app, burst=True)
+    is_nothing_left = worker._is_nothing_left
+    run_of = Supply._run_of
+    forget = Keeper.forget
+
+    def look() -> bool:
+        looked.set()
+        return is_nothing_left()
+
+    def wait_for_a_look() -> None:
+        looked.clear()
+        assert looked.wait(LIMIT_SECONDS)
+
+    def run_of_late(
+        supply: Supply, job: Job, cancelled: Mapping[str, int], at: float
+    ) -> Run | None:
+        if moment == "leased":
+            wait_for_a_look()
+        return run_of(supply, job, cancelled, at)
+
+    def forget_late(keeper: Keeper, run: Run) -> None:
+        if moment == "settled":
+            wait_for_a_look()
+        forget(keeper, run)
+
+    monkeypatch.setattr(worker, "_is_nothing_left", look)
+    monkeypatch.setattr(Supply, "_run_of", run_of_late)
+    monkeypatch.setattr(Keeper, "forget", forget_late)
+    job.enqueue()
+    worker.run()
+
+    assert ran == ["here"]
+    assert app.store.queue("default").count().total == 0
+
+
+def test_a_burst_can_be_stopped_while_its_store_does_not_answer(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks whether anything is left again and again, and notices between two looks."""
+    asked = threading.Event()
+    looked = threading.Event()
+    stopped = threading.Event()
+    pause = Supply.pause
+
+    @app.task
+    def job() -> None: ...
+
+    def look(supply: Supply, seconds_max: float) -> bool:
+        if asked.is_set():
+            looked.set()
+        return pause(supply, seconds_max)
+
+    def hang(*_: object) -> list[Job]:
+        asked.set()
+        assert stopped.wait(LIMIT_SECONDS)
+        return []
+
+    monkeypatch.setattr(Supply, "pause", look)
+    monkeypatch.setattr(Sources, "lease", hang)
+    worker = BurstWorker(app, burst=True)
+    with working(worker):
+        assert looked.wait(LIMIT_SECONDS)
+        worker.stop()
+        wait_until(lambda: worker._supply.is_stopping)
+        stopped.set()
 
 
 def test_what_workers_count_is_what_happened(app: App) -> None:

@@ -52,6 +52,9 @@ class Supply:
         self._keeper = keeper
         self._settler = settler
         self._changed = threading.Condition()
+        self._requests = threading.Condition()
+        self._is_requesting = False
+        self._is_paused = False
         self._ready: deque[Run] = deque()
         self._is_led = False
         self._free = 0
@@ -118,7 +121,35 @@ class Supply:
 
     # Making runs ---------------------------------------------------------------------------
 
+    def pause(self, seconds_max: float) -> bool:
+        """Begin no request until `resume` or `stop`. Return true once none is under way.
+
+        Then what was leased is a run or is settled.
+        """
+        with self._requests:
+            self._is_paused = True
+            return self._requests.wait_for(lambda: not self._is_requesting, seconds_max)
+
+    def resume(self) -> None:
+        """Let requests begin again."""
+        with self._requests:
+            self._is_paused = False
+            self._requests.notify_all()
+
     def _fetch(self, count: int) -> list[Run]:
+        with self._requests:
+            self._requests.wait_for(lambda: not self._is_paused or self._stopping)
+            if self._stopping:
+                return []
+            self._is_requesting = True
+        try:
+            return self._request(count)
+        finally:
+            with self._requests:
+                self._is_requesting = False
+                self._requests.notify_all()
+
+    def _request(self, count: int) -> list[Run]:
         if self.limit is not None:
             count = min(count, self.limit - self.taken)
             if count <= 0:
@@ -205,6 +236,8 @@ class Supply:
             leftover = list(self._ready)
             self._ready.clear()
             self._changed.notify_all()
+        with self._requests:
+            self._requests.notify_all()
         self._sources.stop()
         self._give_back(leftover)
 

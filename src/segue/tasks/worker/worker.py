@@ -68,8 +68,6 @@ STRANDED_LOOKED_MAX: Final = 100
 """How many of the queues it does not work on a worker looks into when it begins."""
 STRANDED_OPEN_MAX: Final = 10
 """How many of them at once: each may be a dozen open files."""
-BURST_LOOKS: Final = 2
-"""How often in a row nothing must be left before a burst is over."""
 
 
 class Worker:
@@ -178,6 +176,8 @@ class Worker:
         )
         self._supply = Supply(app, self._sources, self._keeper, self._settler)
         self._supply.limit = self._limit
+        if self._burst:
+            self._supply.wait_seconds = TICK_SECONDS  # Each look waits until a request has ended.
         self._crew = self._make_crew(fail)
         self._guarded(desk.cancellations.tidy, default=None)
         self._scheduler = Scheduler(app)
@@ -228,7 +228,6 @@ class Worker:
 
     def _loop(self) -> None:
         due = {"schedules": 0.0, "scaling": 0.0, "report": 0.0}
-        nothing_left = taken = 0
         while not self._stopping.wait(TICK_SECONDS) and not self._signals:
             now = time.monotonic()
             if now >= due["schedules"]:
@@ -241,13 +240,8 @@ class Worker:
                 self._guarded(partial(self._report, "running"), default=None)
             if self._supply.is_stopping:
                 break  # The limit is reached.
-            if self._burst:
-                # What was taken since the last look may have come and gone between two questions.
-                taken_before, taken = taken, self._supply.taken
-                is_quiet = taken == taken_before and self._is_nothing_left()
-                nothing_left = nothing_left + 1 if is_quiet else 0
-                if nothing_left >= BURST_LOOKS:
-                    break
+            if self._burst and self._is_nothing_left():
+                break
 
     def _guarded(self, step: Callable[[], T], *, default: T) -> T:
         """Do what a worker can go on without for a while."""
@@ -258,10 +252,16 @@ class Worker:
             return default
 
     def _is_nothing_left(self) -> bool:
+        """Return true if nothing runs and no message is ready. Lets nothing be leased meanwhile."""
+        if not self._supply.pause(TICK_SECONDS):
+            return False  # A request is under way. None begins after it until the next look.
         try:
-            return not self._sources.depth() and not self._keeper.runs
+            # In this order: what runs can still push messages.
+            return not self._keeper.runs and not self._sources.depth()
         except StoreUnavailable:
             return False
+        finally:
+            self._supply.resume()
 
     def _scale(self) -> None:
         self.metrics.sample(self.app.ticks())
