@@ -189,3 +189,40 @@ def test_figures_come_again_after_a_press_that_was_no_click(dashboard: Dashboard
         go(page, "/topics")
 
     assert page.url == f"{dashboard.url}/dash/#/topics"
+
+
+_PAINTS_WHILE_PRESSED = """
+async () => {
+  const main = document.querySelector("script[type=module]").src;
+  const { paint } = await import(new URL("pressing.js", main));
+  window.drawn = [];
+  paint("badge", () => window.drawn.push("before the release"));
+  paint("table", () => window.drawn.push("table"));
+  addEventListener(
+    "pointerup",
+    () => paint("badge", () => window.drawn.push("after the release")),
+    { once: true },
+  );
+}
+"""
+
+
+def test_draw_that_waited_does_not_replace_a_newer_one(dashboard: Dashboard) -> None:
+    """A click draws at once what it changed; an older draw of the same part is obsolete."""
+    page = dashboard.open()
+    press(page, page.get_by_role("heading", name="Overview"))
+    page.evaluate(_PAINTS_WHILE_PRESSED)
+    page.mouse.up()
+    page.wait_for_function("window.drawn.includes('table')")
+
+    assert page.evaluate("window.drawn") == ["after the release", "table"]
+
+
+def test_second_finger_does_not_stop_the_drawing(dashboard: Dashboard) -> None:
+    page = dashboard.open()
+    press(page, page.get_by_role("heading", name="Overview"))
+    page.evaluate(_PAINTS_WHILE_PRESSED)
+    page.evaluate("dispatchEvent(new PointerEvent('pointerdown', { isPrimary: false }))")
+    page.mouse.up()
+
+    page.wait_for_function("window.drawn.includes('table')")

@@ -68,17 +68,19 @@ function put(place, ...children) {
 let latest = null; // The last overview.
 let shown = null; // The screen that is shown: {screen, place, data, visit}.
 let visit = 0;
-let visited = null; // The address of the last navigation.
+let visited = ""; // The address of the last navigation.
 let draws = 0;
 let timer = 0;
 
 // <html data-ready="#/queues/mail 7"> names the address whose screen is drawn, and counts the draws
 // since the page was opened. It is absent from the start of a navigation, of a refresh by hand and
-// of the refresh after connecting, until the answer is drawn. Scripts and tests wait for it.
+// of the refresh after connecting, until the answer is drawn. It is also absent until the first
+// overview, which enables the buttons. Scripts and tests wait for it.
 function setReady(now) {
   if (now && now.answered < now.wanted) return;
+  if (now && !latest && live.state === "connecting") return;
   draws += 1;
-  document.documentElement.dataset.ready = `${visited || "#/"} ${draws}`;
+  document.documentElement.dataset.ready = `${visited} ${draws}`;
 }
 
 function clearReady() {
@@ -86,6 +88,10 @@ function clearReady() {
 }
 
 // Screens ----------------------------------------------------------------------------------------
+
+function address() {
+  return location.hash || "#/";
+}
 
 function found() {
   const { parts, query } = arrive();
@@ -106,7 +112,7 @@ async function navigate() {
   clearTimeout(timer);
   clearReady();
   closeMenu();
-  visited = location.hash;
+  visited = address();
   const there = found();
   visit += 1;
   showNav();
@@ -256,7 +262,8 @@ async function takeOnce() {
   try {
     takeOverview(await get(["overview"]));
   } catch {
-    // The screen's own request fails as well, and tells why.
+    // The screen's own request fails as well, and shows why.
+    if (shown && shown.answered) setReady(shown);
   }
 }
 
@@ -476,7 +483,7 @@ const live = new Live({
 });
 
 addEventListener("hashchange", () => {
-  if (location.hash !== visited) navigate();
+  if (address() !== visited) navigate();
 });
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='#/']");

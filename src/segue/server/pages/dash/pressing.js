@@ -15,8 +15,12 @@ later.port1.onmessage = () => {
 // Run `step`, which draws a part of the page, now or when the pointer is released. A step of the
 // same part that still waits is replaced.
 export function paint(part, step) {
-  if (isPressed) waiting.set(part, step);
-  else step();
+  if (isPressed) {
+    waiting.set(part, step);
+    return;
+  }
+  waiting.delete(part); // It is older than this one.
+  step();
 }
 
 function release() {
@@ -28,7 +32,7 @@ function release() {
 addEventListener(
   "pointerdown",
   (event) => {
-    isPressed = event.isPrimary && event.button === 0;
+    if (event.isPrimary && event.button === 0) isPressed = true;
   },
   true,
 );
