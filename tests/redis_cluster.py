@@ -7,7 +7,8 @@ from typing import Final, cast
 import redis
 from redis.crc import key_slot
 
-from tests.redis_server import LOOPBACK, RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import LOOPBACK, RedisServer
 from tests.waiting import wait_until
 
 MASTERS: Final = 3

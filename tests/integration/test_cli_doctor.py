@@ -24,7 +24,8 @@ from tests.integration.cli_support import (
     on_a_terminal,
     snapshot,
 )
-from tests.redis_server import LOOPBACK, RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import LOOPBACK, RedisServer
 from tests.waiting import LIMIT_SECONDS
 
 OF_A_DIRECTORY: Final = [

@@ -27,7 +27,8 @@ from tests.integration.test_cli_redis import (
     refused,
     told,
 )
-from tests.redis_server import LOOPBACK, free_port
+from tests.ports import free_port
+from tests.redis_server import LOOPBACK
 from tests.waiting import LIMIT_SECONDS
 
 UNREACHABLE: Final = "http://{host}:{port}?retry=0.05"

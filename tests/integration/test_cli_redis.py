@@ -17,9 +17,10 @@ from segue.cli import places
 from segue.cli.exits import ExitCode
 from tests.integration.cli_support import Answer, ask, fast_command, fill
 from tests.integration.server_support import Failures
+from tests.ports import free_port
 from tests.redis_cluster import RedisCluster
 from tests.redis_sentinel import RedisSentinels
-from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
+from tests.redis_server import LOOPBACK, RedisServer, shared_server
 from tests.waiting import LIMIT_SECONDS
 
 PASSWORD: Final = "open-sesame"

@@ -29,7 +29,8 @@ from segue.spark.sink.http import HttpCommitter, send_rows, writing
 from segue.stores.file.writes import COMMIT, StagedFile, WriteId
 from segue.stores.http import bulk
 from tests.integration.cli_support import COMMAND
-from tests.redis_server import LOOPBACK, free_port
+from tests.ports import free_port
+from tests.redis_server import LOOPBACK
 from tests.spark.http_support import served, served_directory
 from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.spark.redis_support import fresh_url

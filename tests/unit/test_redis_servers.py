@@ -21,8 +21,9 @@ from segue.stores.opening import open_redis
 from segue.stores.redis import store as stores
 from segue.stores.redis.servers import Guarded
 from segue.stores.redis.store import RedisStore
+from tests.ports import free_port
 from tests.redis_proxy import EncryptedProxy, Proxy
-from tests.redis_server import LOOPBACK, RedisServer, free_port, shared_server
+from tests.redis_server import LOOPBACK, RedisServer, shared_server
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 PASSWORD: Final = "hunter2"

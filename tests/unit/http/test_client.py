@@ -41,9 +41,9 @@ from segue.stores.http.line import Line
 from segue.stores.http.store import HttpStore
 from segue.stores.opening import open_directory, open_http
 from tests.contract.worlds import HttpWorld
-from tests.crash.server_users import free_port
 from tests.http_proxy import Answer, HttpProxy, Impostor, answer_of
 from tests.integration.server_support import Failures
+from tests.ports import free_port
 from tests.unit.http.support import Opener, count_heard, in_time, let_pass, using
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -53,6 +53,8 @@ KEY: Final = CERTIFICATE.with_suffix(".key")
 SECRET: Final = "segue_ab12cd34ef_thisIsASecretThatNobodyMaySee"
 BOOKS: Final = "xn--bcher-kva.example"
 """As the names of hosts are written that have more than ASCII."""
+USUAL: Final = Options()
+"""The options of a URL without any. The fixtures of conftest.py have not changed them yet."""
 
 
 # Connections ---------------------------------------------------------------------------------
@@ -598,6 +600,10 @@ def test_a_token_that_cannot_be_one_is_refused_and_not_shown(token: str) -> None
 
 
 # URLs ----------------------------------------------------------------------------------------
+
+
+def test_a_url_without_options_has_requests_repeated_and_limits_their_time() -> None:
+    assert (USUAL.retry, USUAL.timeout, USUAL.pool_wait) == (10, 10, 4)
 
 
 def test_a_url_says_where_the_server_is() -> None:
