@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -16,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from segue import Log
 from tests.unit.support import ManualClock
+from tests.waiting import LIMIT_SECONDS
 
 TORTURE = bool(os.environ.get("SEGUE_TORTURE"))
 
@@ -33,16 +35,21 @@ SPARK_PROCESSES: Final = {
 }
 """Files of tests/spark that start Spark themselves. The other tests there share one session."""
 
-# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test
-# starts and then interrupts: it would wait for ever.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts background jobs with SIGINT and SIGQUIT ignored, and nohup ignores SIGHUP. What a
+# test starts would inherit that, and a test that interrupts it would wait until its time is over.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # No deadline: a machine that others use, too, is slow at times. What failed can be replayed from
 # the blob that is printed, also where no example database is kept.
 settings.register_profile(
     "default",
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     print_blob=True,
@@ -51,7 +58,7 @@ settings.register_profile(
 settings.register_profile(
     "torture",
     settings.get_profile("default"),
-    max_examples=5_000,
+    max_examples=200,
     stateful_step_count=100,
 )
 # What CI says of a commit must not depend on luck: it tries the same examples each time. New ones
@@ -60,6 +67,13 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 # `make check` asks for it: the laws at a small size.
 settings.register_profile("check", settings.get_profile("ci"), max_examples=10)
 settings.load_profile("torture" if TORTURE else "ci" if os.environ.get("CI") else "default")
+
+
+@pytest.hookimpl(tryfirst=True)  # Before pytest-timeout reads the option.
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the limit for a whole test, which only a hang reaches, from that for one wait."""
+    if config.option.timeout is None:
+        config.option.timeout = (30 if TORTURE else 5) * LIMIT_SECONDS
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,6 +119,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     """Use the scheduling of this suite (a hook of pytest-xdist)."""
     config.option.loadscopereorder = False  # Else files with many tests start first, not slow ones.
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Record how many examples Hypothesis tried, as the property `tries`."""
+    statistics = getattr(item, "hypothesis_statistics", "")
+    if statistics and call.when == "teardown":
+        found = re.findall(r"(\d+) passing, (\d+) failing", statistics)
+        item.user_properties.append(("tries", sum(int(a) + int(b) for a, b in found)))
+    return (yield)
 
 
 @pytest.fixture

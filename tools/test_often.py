@@ -2,8 +2,9 @@
 
     python -m tools.test_often --idle 3 --loaded 3
 
-A series belongs to a commit. Started again for the same commit, it continues after the last run
-that ended; `--new` begins a new series. Logs and results are in build/test-often.
+A series belongs to a commit. Started again for the same commit, it makes the runs that are still
+missing; `--new` begins a new series, and so do uncommitted changes. Logs and results are in
+build/test-often.
 """
 
 import argparse
@@ -52,6 +53,11 @@ class Run:
     def cases(self) -> list[Case]:
         return read_cases(self.results)
 
+    @property
+    def is_green(self) -> bool:
+        """Whether every test ran and passed: a skipped test proves nothing."""
+        return self.exit_code == 0 and not any(case.is_skipped for case in self.cases())
+
 
 @dataclass(slots=True, kw_only=True)
 class Series:
@@ -79,29 +85,42 @@ def main(arguments: list[str] | None = None) -> int:
 
     console = Console(markup=False, highlight=False, width=REPORT_COLUMNS)
     series = _open_series(is_new=options.new)
-    plan = [False] * options.idle + [True] * options.loaded
-    for number in range(len(series.runs) + 1, len(plan) + 1) if not options.report else ():
-        is_loaded = plan[number - 1]
-        console.print(f"run {number} of {len(plan)}, {_load_name(is_loaded)}, {series.commit}")
+    missing = _missing(series, idle=options.idle, loaded=options.loaded)
+    for is_loaded in [] if options.report else missing:
+        number = len(series.runs) + 1
+        console.print(f"run {number}, {_load_name(is_loaded)}, {series.commit}")
         series.runs.append(_run(number, is_loaded, options.pytest_args))
         series.save()
         console.print(f"  {_result(series.runs[-1])} in {minutes(series.runs[-1].seconds)}")
     _report(series, console)
-    return int(any(run.exit_code for run in series.runs))
+    for is_loaded in _missing(series, idle=options.idle, loaded=options.loaded):
+        console.print(f"not run yet: one run, {_load_name(is_loaded)}")
+    is_complete = not _missing(series, idle=options.idle, loaded=options.loaded)
+    return int(not is_complete or not all(run.is_green for run in series.runs))
+
+
+def _missing(series: Series, *, idle: int, loaded: int) -> list[bool]:
+    """Return the runs that the series still lacks, idle ones first: whether each has a load."""
+    done = [run.is_loaded for run in series.runs]
+    return [False] * (idle - done.count(False)) + [True] * (loaded - done.count(True))
 
 
 def _open_series(*, is_new: bool) -> Series:
     """Return the series of the checked-out commit, begun if there is none yet."""
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=9", "--exclude=*"]
-    commit = subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
+    commit = _commit()
     file = DIRECTORY / "series.json"
-    if file.exists() and not is_new:
+    if file.exists() and not is_new and not commit.endswith("-dirty"):
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["commit"] == commit:
             return Series(commit=commit, runs=[Run(**run) for run in stored["runs"]])
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
     return Series(commit=commit)
+
+
+def _commit() -> str:
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=9", "--exclude=*"]
+    return subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _run(number: int, is_loaded: bool, pytest_args: str) -> Run:
@@ -137,7 +156,8 @@ def _load(is_loaded: bool) -> Iterator[None]:
 
 def _report(series: Series, console: Console) -> None:
     """Print the runs, the failures by test and the slowest tests."""
-    runs = Table("run", "load", "result", "tests", "failed", "time", title=series.commit)
+    columns = ("run", "load", "result", "tests", "failed", "skipped", "time")
+    runs = Table(*columns, title=series.commit)
     failures: dict[str, list[int]] = defaultdict(list)
     durations: dict[str, list[float]] = defaultdict(list)
     for run in series.runs:
@@ -153,6 +173,7 @@ def _report(series: Series, console: Console) -> None:
             _result(run),
             str(len({case.id for case in cases})),
             str(len(failed)),
+            str(sum(case.is_skipped for case in cases)),
             minutes(run.seconds),
         )
     console.print(runs)
@@ -174,7 +195,7 @@ def _load_name(is_loaded: bool) -> str:
 
 
 def _result(run: Run) -> str:
-    return "green" if run.exit_code == 0 else f"RED, see {run.log}"
+    return "green" if run.is_green else f"RED, see {run.log}"
 
 
 if __name__ == "__main__":

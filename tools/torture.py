@@ -75,11 +75,14 @@ def main(arguments: list[str] | None = None) -> int:
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     outcomes = []
     parts = options.parts or list(PARTS)
-    for number, part in enumerate(parts, start=1):
-        seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
-        console.print(f"part {number} of {len(parts)}: {part}, seed {seed}")
-        outcomes.append(_run(part, seed, options.workers))
-    _report(outcomes, console)
+    try:
+        for number, part in enumerate(parts, start=1):
+            fresh = random.SystemRandom().randrange(1 << 31)
+            seed = fresh if options.seed is None else options.seed
+            console.print(f"part {number} of {len(parts)}: {part}, seed {seed}")
+            outcomes.append(_run(part, seed, options.workers))
+    finally:  # After Ctrl-C, the parts that have ended still count.
+        _report(outcomes, console)
     return int(any(outcome.exit_code for outcome in outcomes))
 
 
@@ -102,7 +105,7 @@ def _run(part: str, seed: int, workers: int) -> Outcome:
     started = time.monotonic()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", f"-n{workers}", "-otimeout=0"),
+            *(sys.executable, "-m", "pytest", "-q", f"-n{workers}"),
             *(f"--hypothesis-seed={seed}", f"--junitxml={results}"),
             *map(str, files_of(part)),
         ],
@@ -119,7 +122,7 @@ def _run(part: str, seed: int, workers: int) -> Outcome:
 
 
 def _report(outcomes: list[Outcome], console: Console) -> None:
-    """Print a line per part, then the command that repeats each failure."""
+    """Print a line per part, then the commands that repeat a red part and each failure."""
     table = Table("part", "tests", "tries", "violations", "seed", "time")
     for each in outcomes:
         violations = str(len(each.failed)) if each.cases else f"exit code {each.exit_code}"
@@ -135,6 +138,8 @@ def _report(outcomes: list[Outcome], console: Console) -> None:
     console.print(table)
     console.print(f"total {minutes(sum(each.seconds for each in outcomes))}")
     for each in outcomes:
+        if each.exit_code:
+            console.print(f"repeat: make torture TORTURE_ARGS='{each.part} --seed {each.seed}'")
         for case in each.failed:
             console.print(
                 f"repeat: SEGUE_TORTURE=1 SEGUE_SEED={each.seed} .venv/bin/python -m pytest "

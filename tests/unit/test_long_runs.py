@@ -11,16 +11,16 @@ from tools.junit import Case, read_cases
 
 RESULTS = """<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite>
-<properties>
-  <property name="hypothesis-statistics-tests/a.py::test_law"
-            value="LSA2MCBwYXNzaW5nLCAyIGZhaWxpbmcsIGFuZCAwIGludmFsaWQgdGVzdCBjYXNlcw==" />
-</properties>
-<testcase file="tests/a.py" name="test_law" time="2.5"/>
-<testcase file="tests/a.py" name="test_kill[os]" time="1.5">
+<testcase file="hypothesis/stateful.py" classname="tests.test_a.TestMachine" name="runTest"
+          time="2.5">
+  <properties><property name="tries" value="62"/></properties>
+</testcase>
+<testcase file="tests/test_a.py" classname="tests.test_a" name="test_kill[1.5]" time="1.5">
   <properties><property name="tries" value="300"/></properties>
   <failure message="lost">trace</failure>
 </testcase>
-<testcase file="tests/a.py" name="test_plain" time="0.1"/>
+<testcase file="tests/test_a.py" classname="tests.test_a" name="test_plain" time="0.1"/>
+<testcase classname="" name="tests.test_broken" time="0.0"><error message="no module"/></testcase>
 </testsuite></testsuites>
 """
 
@@ -30,10 +30,18 @@ def test_results_have_failures_times_and_tries(tmp_path: Path) -> None:
     results.write_text(RESULTS, encoding="utf-8")
 
     assert read_cases(results) == [
-        Case(id="tests/a.py::test_law", seconds=2.5, has_failed=False, tries=62),
-        Case(id="tests/a.py::test_kill[os]", seconds=1.5, has_failed=True, tries=300),
-        Case(id="tests/a.py::test_plain", seconds=0.1, has_failed=False, tries=1),
+        Case(id="tests/test_a.py::TestMachine::runTest", seconds=2.5, has_failed=False, tries=62),
+        Case(id="tests/test_a.py::test_kill[1.5]", seconds=1.5, has_failed=True, tries=300),
+        Case(id="tests/test_a.py::test_plain", seconds=0.1, has_failed=False, tries=1),
+        Case(id="tests/test_broken.py", seconds=0.0, has_failed=True, tries=1),
     ]
+
+
+def test_results_that_were_not_written_to_their_end_have_no_tests(tmp_path: Path) -> None:
+    results = tmp_path / "results.xml"
+    results.write_text(RESULTS[:200], encoding="utf-8")
+
+    assert read_cases(results) == []
     assert read_cases(tmp_path / "missing.xml") == []
 
 
@@ -57,17 +65,25 @@ def test_torture_prints_the_command_that_repeats_a_failure(
 
     assert torture.main(["rules", "--seed", "77"]) == 1
     shown = capsys.readouterr().out
-    assert "363" in shown  # 62 + 300 + 1 tries.
+    assert "364" in shown  # 62 + 300 + 1 + 1 tries.
     assert (
         "repeat: SEGUE_TORTURE=1 SEGUE_SEED=77 .venv/bin/python -m pytest "
-        "--hypothesis-seed=77 'tests/a.py::test_kill[os]'"
+        "--hypothesis-seed=77 'tests/test_a.py::test_kill[1.5]'"
     ) in shown
+    assert "repeat: make torture TORTURE_ARGS='rules --seed 77'" in shown
+
+
+@pytest.fixture
+def series_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the series of a commit without local changes."""
+    monkeypatch.setattr(often, "DIRECTORY", tmp_path / "often")
+    monkeypatch.setattr(often, "_commit", lambda: "0123456789")
+    return tmp_path / "often"
 
 
 def test_an_interrupted_series_continues_after_its_last_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    series_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(often, "DIRECTORY", tmp_path / "often")
     begun: list[tuple[int, bool]] = []
 
     def run(number: int, is_loaded: bool, pytest_args: str) -> often.Run:
@@ -81,12 +97,33 @@ def test_an_interrupted_series_continues_after_its_last_run(
     monkeypatch.setattr(often, "_run", run)
     with pytest.raises(KeyboardInterrupt):
         often.main(["--idle", "2", "--loaded", "1"])
-    stored = json.loads((tmp_path / "often" / "series.json").read_text())
+    stored = json.loads((series_path / "series.json").read_text())
     assert [each["number"] for each in stored["runs"]] == [1, 2]
     begun.clear()
 
     assert often.main(["--idle", "2", "--loaded", "1"]) == 0
     assert begun == [(3, True)]
     shown = capsys.readouterr().out
-    assert "test_kill[os]" in shown
+    assert "test_kill[1.5]" in shown
     assert "1, 2, 3" in shown
+
+
+@pytest.mark.usefixtures("series_path")
+def test_series_is_not_complete_without_its_loaded_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(number: int, is_loaded: bool, pytest_args: str) -> often.Run:
+        return often.Run(number=number, is_loaded=is_loaded, seconds=1.0, exit_code=0)
+
+    monkeypatch.setattr(often, "_run", run)
+
+    assert often.main(["--idle", "2", "--loaded", "0"]) == 0
+    assert often.main(["--idle", "2", "--loaded", "1", "--report"]) == 1
+    assert often.main(["--idle", "2", "--loaded", "1"]) == 0
+
+
+def test_skipped_test_makes_a_run_red(series_path: Path) -> None:
+    series_path.mkdir()
+    run = often.Run(number=1, is_loaded=False, seconds=1.0, exit_code=0)
+    skipped = RESULTS.replace('<failure message="lost">trace</failure>', "<skipped/>")
+    run.results.write_text(skipped, encoding="utf-8")
+
+    assert not run.is_green
