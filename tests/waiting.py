@@ -26,10 +26,30 @@ def wait_until(
 ) -> None:
     """Return as soon as `condition()` is true. Errors listed in `ignoring` count as false."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while not _holds(condition, ignoring):
+    while True:
+        ignored = None
+        try:
+            if condition():
+                return
+        except NotInTime:
+            raise
+        except ignoring as error:
+            ignored = error
         if time.monotonic() > deadline:
-            raise NotInTime(f"not within {LIMIT_SECONDS:g} s: {what or condition}")
+            raise NotInTime(f"not within {LIMIT_SECONDS:g} s: {what or condition}") from ignored
         time.sleep(_POLL_SECONDS)
+
+
+def wait_for_progress(progress: Callable[[], object], is_done: Callable[[], object]) -> None:
+    """Return as soon as `is_done()`. The limit starts again whenever `progress()` changes."""
+    before = progress()
+
+    def is_moving() -> bool:
+        return bool(is_done()) or progress() != before
+
+    while not is_done():
+        before = progress()
+        wait_until(is_moving, "progress")
 
 
 async def wait_until_async(condition: Callable[[], object], what: str = "") -> None:
@@ -63,10 +83,3 @@ async def random_pause_async(chance: random.Random, seconds_max: float) -> None:
 def hang() -> None:
     """Block until the process is killed, or until the limit for a test is over."""
     threading.Event().wait(LIMIT_SECONDS)
-
-
-def _holds(condition: Callable[[], object], ignoring: tuple[type[Exception], ...]) -> bool:
-    try:
-        return bool(condition())
-    except ignoring:
-        return False

@@ -190,9 +190,13 @@ class Tasks:
         self.fail: Task[[], None] = fail
         self.once: Task[[int], int] = once
 
+    def unsettled(self) -> int:
+        """Return how many messages are left; dead letters do not count."""
+        return self.app.queue_for("default").count().total
+
     def is_settled(self) -> bool:
-        """Tell whether no message is left; dead letters do not count."""
-        return self.app.queue_for("default").count().total == 0
+        """Return true if no message is left; dead letters do not count."""
+        return self.unsettled() == 0
 
     def open_gate(self) -> None:
         """Let the tasks continue that wait for the gate."""

@@ -23,8 +23,9 @@ from segue.log.options import SyncName
 from segue.testing import Event, FaultyDisk, Operation, RecordingDisk
 from tests.crash.power_story import Attempt, Story, Writer, examine
 from tests.crash.replay import TORTURE, naming, new_seed
+from tests.waiting import LIMIT_SECONDS
 
-SEEDS: Final = range(100 if TORTURE else 2)
+SEEDS: Final = range(70 if TORTURE else 2)
 STEPS: Final = 25
 STEPS_AFTER: Final = 6
 CUTS: Final = 8
@@ -320,7 +321,7 @@ def test_what_the_background_has_synced_is_there_in_mode_interval(scratch: Path)
         for number in range(20):
             disk.synced.clear()
             log.append(b"%d" % number)
-            assert disk.synced.wait(10)
+            assert disk.synced.wait(LIMIT_SECONDS)
         moment = disk.moment
     after = disk.after_power_cut(scratch / "1", moment, Random(0))
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 import numpy as np
+import pytest
 
 from segue import QueueRules
 from segue.log.staging import Batch
@@ -66,6 +67,29 @@ def test_rules_and_pause_survive(scratch: Path) -> None:
                 queue = store.queue("jobs")
                 assert queue.rules.capacity == 7
                 assert queue.stats().paused is (moment == paused)
+
+
+def test_acks_outlast_the_segments_that_they_made_room_for(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that has forgotten an ack still has the message, or it would count what is gone."""
+    monkeypatch.setattr("segue.stores.file.upkeep.TIDY_EVERY_ITEMS", 4)
+    before = scratch / "before"
+    before.mkdir()
+    disk, clock = RecordingDisk(before), ManualClock()
+    with opened(before, disk, clock) as store:
+        queue = store.queue("jobs", QueueRules(segment_items=4))
+        queue.push_many([b"%d" % number for number in range(24)])
+        for _ in range(3):
+            queue.ack_many(queue.lease_many(6))
+        moment = disk.moment
+
+    for seed in range(SEEDS):
+        after = scratch / f"after {seed}"
+        restarted = disk.after_power_cut(after, moment, Random(seed))
+        with naming(f"seed {seed}"), opened(after, restarted, clock) as store:
+            queue = store.queue("jobs")
+            assert queue.count().ready == len(queue.peek(24))
 
 
 def test_staged_batches_survive_all_or_none(scratch: Path) -> None:

@@ -35,6 +35,7 @@ from tests.crash.queue_story import (
     play,
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
+from tests.waiting import LIMIT_SECONDS
 
 CALLS: Final = 60 if TORTURE else 3
 """How many calls of each operation are made to fail, in each sync mode."""
@@ -264,7 +265,7 @@ def test_a_failed_turn_keeps_nobody_out(scratch: Path, operation: Operation) -> 
         disk.heal()
         other = threading.Thread(target=_look, args=(queue,), daemon=True)
         other.start()
-        other.join(10)
+        other.join(LIMIT_SECONDS)
 
         assert not other.is_alive(), f"stuck after call {call} of {operation} failed"
         with contextlib.suppress(StorageFailed):

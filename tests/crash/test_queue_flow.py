@@ -14,7 +14,7 @@ from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.queue_flow_roles import pop_by_rate, work_in_groups
 from tests.crash.queue_roles import QUEUE, expire_leases, open_store
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.waiting import random_pause, wait_until
+from tests.waiting import random_pause, wait_for_progress, wait_until
 
 GROUPS: Final = "abcdef"
 MESSAGES: Final = 240
@@ -80,7 +80,7 @@ def check_order_under_kills(scratch: Path, forks: ForkServer, seed: int) -> None
                 end(workers[1:])
             expire_leases(root)
         with forks.start(work_in_groups, root, diary, seed) as worker:
-            wait_until(lambda: queue.count().total == 0, "all messages are settled")
+            wait_for_progress(queue.count, lambda: queue.count().total == 0)
             end([worker])
 
         assert queue.count().total == 0

@@ -37,7 +37,7 @@ from tests.crash.queue_story import (
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-POINTS: Final = 1_500 if TORTURE else 24
+POINTS: Final = 900 if TORTURE else 24
 """How many are tried in each sync mode."""
 
 

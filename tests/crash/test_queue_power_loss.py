@@ -34,7 +34,7 @@ from tests.crash.queue_story import (
 )
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-CUTS: Final = 700 if TORTURE else 8
+CUTS: Final = 500 if TORTURE else 8
 """How often the power fails in one recorded life, in each setting."""
 LOST_CUTS: Final = 300 if TORTURE else 6
 ANYHOW: Final[set[Found]] = {None, "dead", *range(1, DELIVERIES_MAX + 2)}

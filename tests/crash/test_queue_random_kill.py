@@ -42,7 +42,7 @@ from tests.waiting import random_pause, wait_until
 
 logger = logging.getLogger(__name__)
 
-KILLS: Final = 4_000 if TORTURE else 120
+KILLS: Final = 4_000 if TORTURE else 80
 """In all, shared out among the sync modes."""
 KILLS_PER_QUEUE: Final = 104
 SYNCS: Final[tuple[SyncName, ...]] = ("always", "interval", "os")

@@ -13,10 +13,10 @@ from tests.crash.processes import KILLED, Child, ForkServer
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 from tests.crash.workload import SETTINGS, Attempts, Setting, Writer, check_intact, check_records
 
-CYCLES: Final = 4_000 if TORTURE else 180
+CYCLES: Final = 4_000 if TORTURE else 120
 """Kills in all, shared out among the settings."""
 CYCLES_PER_LOG: Final = 6
-THREADED_CYCLES: Final = 600 if TORTURE else 36
+THREADED_CYCLES: Final = 600 if TORTURE else 24
 THREADS: Final = 4
 CALLS_BEFORE_KILL_MAX: Final = 40
 DELAY_SECONDS_MAX: Final = 0.001

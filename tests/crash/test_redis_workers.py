@@ -20,7 +20,7 @@ from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.crash.task_apps import STORE_VARIABLE, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
 from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_for_progress
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def kill_on_the_way(fleet: Fleet, tasks: Tasks, chance: random.Random) -> None:
     """Kill workers as tasks are run, and start others in their place."""
     due = sorted(chance.sample(range(TASKS // 20, TASKS * 9 // 10), KILLS))
     for count in due:
-        wait_until(partial(has_run, tasks, count), f"{count} runs")
+        wait_for_progress(tasks.facts.count, partial(has_run, tasks, count))
         kind = chance.choice(fleet.kinds)
         fleet.kill(kind)
         fleet.start(kind)
@@ -86,7 +86,7 @@ def test_whoever_is_killed_every_task_on_a_server_is_completed_and_counts_once(
         kill_on_the_way(fleet, tasks, chance)
 
         assert values.result() == expected
-        wait_until(tasks.is_settled, "every message is acked")
+        wait_for_progress(tasks.unsettled, tasks.is_settled)
         fleet.stop()
         check_evidence(tasks, fleet, {each.id for each in handles})
 

@@ -26,7 +26,7 @@ from tests.crash.ring_workers import (
 )
 from tests.waiting import random_pause
 
-KILLS: Final = 600 if TORTURE else 15
+KILLS: Final = 400 if TORTURE else 10
 """For each test and setting."""
 PROCESSES: Final = 3
 LIFE_SECONDS_MAX: Final = 0.15

@@ -22,7 +22,7 @@ from segue.stores.opening import open_directory
 from segue.testing import ManualClock, RecordingDisk
 from tests.crash.replay import TORTURE, naming, naming_seed, new_seed
 
-STORIES: Final = 40 if TORTURE else 1
+STORIES: Final = 25 if TORTURE else 1
 STEPS: Final = 60
 CUTS: Final = 60
 """For each story."""

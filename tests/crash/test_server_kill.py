@@ -27,7 +27,7 @@ from tests.crash.server_users import (
     push_until_told,
     work_until_told,
 )
-from tests.waiting import random_pause, wait_until
+from tests.waiting import random_pause, wait_for_progress
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ PUSHERS: Final = 4
 WORKERS: Final = 4
 LIFE_SECONDS_MAX: Final = 0.6
 AWAY_SECONDS_MAX: Final = 0.3
-HEARINGS: Final = 20
+ROUNDS: Final = 20
 
 
 @pytest.mark.parametrize("sync", list(KILLS))
@@ -58,13 +58,13 @@ def test_a_server_that_is_killed_keeps_what_it_said_and_its_clients_go_on(
         ]
         clients = pushers + workers
         for client in clients:
-            client.hear_one()
+            client.read_one()
         for _ in range(KILLS[sync]):
-            hear(clients, chance, LIFE_SECONDS_MAX)
+            read_reports(clients, chance, LIFE_SECONDS_MAX)
             server.kill()
-            hear(clients, chance, AWAY_SECONDS_MAX)
+            read_reports(clients, chance, AWAY_SECONDS_MAX)
             server.start()
-        hear(clients, chance, LIFE_SECONDS_MAX)
+        read_reports(clients, chance, LIFE_SECONDS_MAX)
         for client in clients:
             client.end()
         server.kill()
@@ -83,12 +83,12 @@ class Client:
         self._child = child
         self.reports: list[Report] = []
 
-    def hear(self) -> None:
+    def read_reports(self) -> None:
         """Read what there is. Raises EOFError if an error reached the client."""
         while self._child.has_report():
-            self.hear_one()
+            self.read_one()
 
-    def hear_one(self) -> None:
+    def read_one(self) -> None:
         """Wait for the next report."""
         self.reports.append(self._child.read())
 
@@ -100,12 +100,12 @@ class Client:
         assert self.reports.pop() == DONE
 
 
-def hear(clients: list[Client], chance: random.Random, seconds_max: float) -> None:
+def read_reports(clients: list[Client], chance: random.Random, seconds_max: float) -> None:
     """Read the reports of all clients for a random time, so that none of them blocks."""
-    for _ in range(HEARINGS):
-        random_pause(chance, seconds_max / HEARINGS)
+    for _ in range(ROUNDS):
+        random_pause(chance, seconds_max / ROUNDS)
         for client in clients:
-            client.hear()
+            client.read_reports()
 
 
 def check(store: Path, pushed: set[str], told: list[Report], *, kills: int) -> None:
@@ -127,7 +127,7 @@ def check(store: Path, pushed: set[str], told: list[Report], *, kills: int) -> N
                 ids.setdefault(message.text, set()).add(message.id)
             return queue.count().total == 0
 
-        wait_until(is_drained, "all leases end and all messages are popped")
+        wait_for_progress(lambda: len(left), is_drained)
         assert queue.count().dead == 0
     logger.info(
         "server killed kills=%d pushed=%d acked=%d lost=%d left=%d",

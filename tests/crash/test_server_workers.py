@@ -16,7 +16,7 @@ from tests.crash.server_users import ServeProcess
 from tests.crash.task_apps import STORE_VARIABLE, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
 from tests.crash.test_redis_workers import TASKS, has_run, queue_all
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_for_progress
 
 KILLS: Final = 20 if TORTURE else 2
 LEASE_SECONDS: Final = 2.0
@@ -54,12 +54,12 @@ def test_a_server_that_is_killed_costs_no_task(
             fleet.start(kind)
         values = producer.submit(lambda: [each.get(timeout=LIMIT_SECONDS) for each in handles])
         for count in sorted(chance.sample(range(TASKS // 20, TASKS * 8 // 10), KILLS)):
-            wait_until(partial(has_run, tasks, count), f"{count} runs")
+            wait_for_progress(tasks.facts.count, partial(has_run, tasks, count))
             server.kill()
             server.start()
 
         assert values.result() == expected
-        wait_until(tasks.is_settled, "every message is acked")
+        wait_for_progress(tasks.unsettled, tasks.is_settled)
         fleet.stop()
     found = tasks.app.desk.find(limit=2 * TASKS)
     sums: dict[str, int] = {}

@@ -6,14 +6,17 @@ import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Final, NoReturn
+from unittest.mock import patch
 
 import pytest
 
 from segue.errors import StorageError
 from segue.log.disk import Disk
 from segue.log.options import SyncName
-from segue.stores.file.writes import WriteId
+from segue.stores.file import writes
+from segue.stores.file.writes import COMMIT, WriteId
 from segue.testing import FaultyDisk, Operation, RecordingDisk
 from tests.crash.channel import Channel
 from tests.crash.children import DONE
@@ -40,10 +43,10 @@ from tests.crash.spark_writes import (
     write_batch,
 )
 
-POINTS: Final = 200 if TORTURE else 5
+POINTS: Final = 120 if TORTURE else 4
 """How many are tried of each act, in each setting."""
 
-CUTS: Final = 300 if TORTURE else 12
+CUTS: Final = 300 if TORTURE else 8
 """How often the power fails in one recorded write, in each setting."""
 CALLS: Final = 30 if TORTURE else 1
 """How many calls of each operation are made to fail, in each setting."""
@@ -114,6 +117,26 @@ def act_and_report(channel: Channel, target: Target, act: str, point: KillPoint 
         for operation in disk.trace:
             channel.report(operation)
     channel.report(DONE)
+
+
+def test_a_list_is_gone_before_the_segments_are_removed(scratch: Path) -> None:
+    """Nothing says that a write that is not repeated is done: it would never be finished."""
+    target = Target(root=scratch / "store", kind="topic")
+    target.make()
+    once = WriteId(query="once", is_repeatable=False)
+    files = stage(target, once, same_cut(target.kind, 1), Disk())
+
+    def killed(*_: object, **_more: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with (
+        patch.object(writes, "shutil", SimpleNamespace(rmtree=killed)),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        DiskCommitter(target, Disk()).commit(once, files)
+
+    assert list(target.root.rglob(f"*{COMMIT}")) == []
+    assert found_in(target) == expected(1)
 
 
 def points_of(operations: list[str]) -> list[KillPoint]:

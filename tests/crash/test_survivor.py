@@ -26,7 +26,7 @@ VICTIM: Final = Writer(id=1, seed=7)
 SURVIVOR: Final = Writer(id=2, seed=0)
 """Its first calls are short, so that they fit where the victim had no room and rolled."""
 VICTIM_CALLS: Final = 6
-KILLS: Final = 500 if TORTURE else 20
+KILLS: Final = 500 if TORTURE else 12
 """Of processes that share a log with one that stays, for each sync mode."""
 SURVIVOR_CALLS: Final = 20
 VICTIM_CALLS_MAX: Final = 20

@@ -19,7 +19,7 @@ from segue.tasks import Result, State
 from tests.crash.replay import TORTURE, naming_seed, new_seed
 from tests.crash.task_apps import BEGAN, ENDED, Fact, Facts, Tasks
 from tests.crash.task_fleet import SIZES, Fleet
-from tests.waiting import LIMIT_SECONDS, random_pause, wait_until
+from tests.waiting import LIMIT_SECONDS, random_pause, wait_for_progress, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ def queue_all(tasks: Tasks, count: int) -> tuple[list[Result[int]], list[int]]:
 
 
 def wait_for_facts(facts: Facts, count: int) -> None:
-    """Return once runs have said so much of themselves."""
-    wait_until(lambda: facts.count() >= count, f"{count} facts")
+    """Return once runs have written `count` facts."""
+    wait_for_progress(facts.count, lambda: facts.count() >= count)
 
 
 def kill_on_the_way(fleet: Fleet, facts: Facts, chance: random.Random) -> None:
@@ -103,7 +103,7 @@ def test_whoever_is_killed_every_task_is_completed_and_no_result_is_lost(
         kill_on_the_way(fleet, tasks.facts, chance)
 
         assert values.result() == expected
-        wait_until(tasks.is_settled, "every message is acked")
+        wait_for_progress(tasks.unsettled, tasks.is_settled)
         fleet.stop()
         check_evidence(tasks, fleet, handles)
 
@@ -205,7 +205,7 @@ def test_tasks_of_one_key_run_one_after_another_whoever_is_killed(
             fleet.kill(kind)  # Whoever began last: it is likely to be at it.
             fleet.start(kind)
         values = [each.get(timeout=LIMIT_SECONDS) for each in handles]
-        wait_until(tasks.is_settled, "every message is acked")
+        wait_for_progress(tasks.unsettled, tasks.is_settled)
         fleet.stop()
         # A worker that lost its lease may run the task late. That run has no claim to the key.
         facts = [fact for fact in tasks.facts.read_all() if not fleet.has_lost(fact)]

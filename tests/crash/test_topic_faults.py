@@ -39,7 +39,7 @@ from tests.crash.topic_story import (
     play,
 )
 
-CALLS: Final = 60 if TORTURE else 1
+CALLS: Final = 30 if TORTURE else 1
 """How many calls of each operation are made to fail, in each sync mode."""
 FILLING: Final[tuple[Operation, ...]] = (
     *("open_to_write", "write_at", "resize", "sync_data"),

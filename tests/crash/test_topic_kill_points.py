@@ -33,7 +33,7 @@ from tests.crash.topic_story import (
     play,
 )
 
-POINTS: Final = 400 if TORTURE else 12
+POINTS: Final = 250 if TORTURE else 12
 """How many are tried in each sync mode."""
 TOKENS: Final = "tokens"
 

@@ -50,7 +50,7 @@ from tests.crash.topic_story import (
 )
 from tests.waiting import wait_until
 
-POINTS: Final = 60 if TORTURE else 4
+POINTS: Final = 40 if TORTURE else 3
 """How many are tried of each act, unless every call of it is."""
 EVERY_CALL_STEP: Final = 1 if TORTURE else 5
 NAMING: Final = {"rename", "unlink"}
