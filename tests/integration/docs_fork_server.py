@@ -95,7 +95,10 @@ def serve(listener: socket.socket, owner: IO[bytes]) -> Request:
             os._exit(0)
         elif key.fileobj is listener:
             client, _ = listener.accept()
-            request = _receive(client)
+            try:
+                request = _receive(client)
+            except (OSError, ValueError):  # One bad request must not end the server of all.
+                request = None
             if request is None:
                 client.close()
                 continue

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 import segue
+from segue.cli import supervision
 from segue.cli.exits import ExitCode
 from segue.cli.supervision import keep_while_running
 from segue.clock import system_ticks
@@ -139,6 +140,21 @@ def test_the_commands_own_options_are_not_ours(tmp_path: Path) -> None:
 
     assert done.stdout == b"--json -n --ttl x\n"
     assert failed.err.startswith("segue: ")
+
+
+def test_a_lock_is_renewed_so_often_that_one_renewal_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every: list[float] = []
+
+    def keep(*_: object, every_seconds: float, **_more: object) -> int:
+        every.append(every_seconds)
+        return 0
+
+    monkeypatch.setattr(supervision, "keep_while_running", keep)
+
+    assert ask("lock", "run", tmp_path, "job", "--ttl", "60s", "--", "true").code == 0
+    assert [2 * each < 60 for each in every] == [True]
 
 
 def test_a_long_command_keeps_its_lock(tmp_path: Path) -> None:

@@ -176,21 +176,21 @@ def _wait_for_shares(store: Path, sizes: list[int]) -> None:
 
 
 def test_an_import_that_was_killed_is_finished_by_running_it_again(
-    store: Path, tmp_path: Path
+    store: Path,
 ) -> None:
     """With --producer, at whatever line it was, nothing is missing and nothing is there twice."""
-    lines = [f"key {number % 50}:{number}" for number in range(40_000)]
-    source = tmp_path / "orders.txt"
-    source.write_text("\n".join(lines))
+    lines = [b"key %d:%d" % (number % 50, number) for number in range(4_000)]
     words = ("topic", "append", store, "orders", "-K", ":", "--producer", "import")
-    with source.open("rb") as stdin:
-        process = subprocess.Popen(
-            [*COMMAND, *words, "--batch", "100"], stdin=stdin, stdout=subprocess.DEVNULL
-        )
-        with process, segue.open(store) as opened:
-            next(opened.topic("orders").follow("earliest", timeout=LIMIT_SECONDS))
-            process.kill()
-    again = ask(*words, "--sync", "os", stdin=source.read_bytes())
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--batch", "100"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    with process, segue.open(store) as opened:
+        stdin = pipe(process.stdin)
+        stdin.write(b"\n".join(lines[:2_000]))
+        stdin.flush()
+        next(opened.topic("orders").follow("earliest", timeout=LIMIT_SECONDS))
+        process.kill()
+    again = ask(*words, "--sync", "os", stdin=b"\n".join(lines))
     printed = ask("topic", "cat", store, "orders").lines
 
     assert again.code == 0

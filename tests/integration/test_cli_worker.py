@@ -86,11 +86,14 @@ def record(task_id: str, store: str = "data") -> dict[str, Json]:
 
 
 @contextmanager
-def working(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of "shop", with files in place of its pipes: its children may outlive it."""
+def working(*words: str, is_forked: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of "shop", with files in place of its pipes: its children may outlive it.
+
+    A forked command ends a moment after the client that is killed: not for tests about SIGKILL.
+    """
     with Path("out").open("wb") as out, Path("err").open("wb") as err:
         # Processes of a worker start from its main module, so that has to be the usual one.
-        command = COMMAND if "process" in words else [fast_command()]
+        command = [fast_command()] if is_forked and "process" not in words else COMMAND
         process = subprocess.Popen(
             [*command, "worker", "shop:app", *words],
             stdin=subprocess.DEVNULL,
@@ -211,7 +214,7 @@ def test_a_second_signal_gives_back_what_runs(shop: Path, kind: str) -> None:
 def test_the_task_of_a_killed_worker_is_done_by_the_next(shop: Path) -> None:
     """Once its lease has ended, as a second attempt."""
     task_id = enqueue("wait_at_gate")
-    with working("--lease", "600s") as process:
+    with working("--lease", "600s", is_forked=False) as process:
         wait_until(has_begun)
         process.kill()
         process.wait(LIMIT_SECONDS)

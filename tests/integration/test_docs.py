@@ -216,6 +216,7 @@ def test_links_lead_somewhere() -> None:
     ] == []
 
 
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """`make docs`: pages are in the menu, links and anchors lead somewhere, all of it is here."""
     done = subprocess.run(

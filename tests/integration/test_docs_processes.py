@@ -73,7 +73,10 @@ def waiting_process() -> Iterator[tuple[subprocess.Popen[str], int]]:
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        yield process, int(pipe(process.stdout).readline())
+        try:
+            yield process, int(pipe(process.stdout).readline())
+        finally:
+            process.kill()
 
 
 def pipe(stream: IO[str] | None) -> IO[str]:

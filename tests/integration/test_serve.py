@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import socket
 import ssl
@@ -776,7 +775,6 @@ def test_a_problem_has_an_id_that_the_log_has_too(tmp_path: Path) -> None:
     assert "script" not in strange["x-request-id"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes")
 def test_a_server_needs_no_more_than_its_extra(tmp_path: Path) -> None:
     """What is missing is said by name, and how to get it."""
     code = (

@@ -101,6 +101,21 @@ def test_a_wheel_with_tests_or_bytecode_is_not_released(built: list[Path], tmp_p
     assert len(check_wheel(wheel)) == 2
 
 
+def test_every_file_beside_the_code_is_package_data() -> None:
+    """As the settings have it; that the wheel holds it all is seen when one is built."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["segue"]
+    package = ROOT / "src" / "segue"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    beside = {
+        path
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in {".py", ".pyc", ".c", ".so"}
+    }
+
+    assert sorted(beside - packed) == []
+
+
 def test_an_archive_does_not_say_who_made_it(built: list[Path], tmp_path: Path) -> None:
     """Owners are of the machine it was made on."""
     path = tmp_path / built[0].name

@@ -14,6 +14,8 @@ from tests.unit.support import destroy_header, flip_bit, slot_position, traces
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 
 def fill(store_path: Path) -> None:
     """Make a topic of two partitions with three segments each, a queue and a ring."""

@@ -171,6 +171,21 @@ def test_a_session_of_its_own_says_nothing_and_ends_with_the_verb(
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
 
 
+def test_what_spark_says_as_it_starts_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def noisy(*_: object, config: dict[str, str]) -> dict[str, str]:
+        os.write(2, b"WARN NativeCodeLoader\n")
+        return config
+
+    monkeypatch.setattr(sys.modules["segue.spark.session"], "session", noisy)
+    config: object = running._started("local[1]", {})
+
+    assert capfd.readouterr().err == ""
+    assert isinstance(config, dict)
+    assert config["spark.log.level"] == "ERROR"
+
+
 def test_a_bar_follows_the_tasks_that_are_done(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

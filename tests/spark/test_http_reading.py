@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 import segue
@@ -22,8 +23,10 @@ from segue.errors import (
 from segue.log.columns import Columns
 from segue.server.bulk_files import FileTables
 from segue.server.tokens import add_token, make_token
-from segue.spark.options import read_options
+from segue.spark.options import WriteOptions, read_options
+from segue.spark.sink.http import HttpCommitter, send_rows
 from segue.stores import column_pieces
+from segue.stores.file.writes import WriteId
 from segue.stores.passing import Passing
 from tests.conftest import TORTURE
 from tests.integration.cli_support import flip_byte
@@ -113,17 +116,17 @@ class TestTables:
             ]
             assert counts[0] == counts[1], what
 
-    @pytest.mark.long
-    def test_headers_are_bytes_as_they_were_written(
-        self, spark: "SparkSession", scratch: Path
-    ) -> None:
+    def test_headers_are_bytes_as_they_were_written(self, scratch: Path) -> None:
         """Also such as are no text."""
         with segue.open(scratch / "store", sync="os") as store:
             store.topic("orders")
         with served_directory(scratch / "store") as url:
-            rows = spark.sql("select 'x' as value, array(struct('a' as key, X'FF00' as value)) h")
-            rows = rows.withColumnRenamed("h", "headers")
-            rows.write.format("segue").options(url=url, topic="orders").mode("append").save()
+            kind = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+            headers = pa.array([[{"key": "a", "value": b"\xff\0"}]], kind)
+            rows = pa.record_batch({"value": [b"x"], "headers": headers})
+            options, once = WriteOptions(url=url, kind="topic", name="orders"), WriteId(query="x")
+            files = send_rows(options, once, [rows], partitions=1, record_bytes_max=1 << 20)
+            HttpCommitter(options).commit(once, files)
             found = read_rows(url, ["value", "headers"], topic="orders")
 
         assert found == [(b"x", [{"key": "a", "value": b"\xff\0"}])]

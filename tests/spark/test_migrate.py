@@ -17,6 +17,8 @@ from tests.integration.cli_support import ask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 Document = dict[str, object]
 
 ODD_ITEMS: list[object] = [

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,12 @@ import segue
 from segue import Event, Item, QueueRules, Store, TopicRules
 from segue.spark.options import read_options
 from segue.spark.reading import BatchReader
+from segue.spark.schema import default_schema
 from tests.contract.topic_support import SMALL_SEGMENT_BYTES
 from tests.redis_server import shared_server
+from tests.spark.http_support import read_rows
 from tests.spark.redis_support import fresh_url, namespace_of
+from tests.unit.support import failing_cases
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -125,6 +129,93 @@ OTHER_TABLES: list[tuple[str | None, dict[str, str]]] = [
 ]
 
 
+STEADY_COLUMNS = (
+    *("key", "value", "topic", "queue", "ring", "priority", "partition"),
+    *("offset", "message_id", "state"),
+)
+"""What is the same in both stores; times are not."""
+
+
+def test_the_tasks_of_spark_read_from_a_server_what_they_read_from_a_directory(
+    scratch: Path,
+) -> None:
+    """For every kind of table; decoding is left to the tests below."""
+    path, url = str(scratch / "store"), fresh_url()
+    for each in (url, path):
+        with segue.open(each, sync="os") as store:
+            fill(store)
+            store.topic("shop-orders").reader("copy").commit({0: 3, 1: 2})
+
+    def check(options: dict[str, str]) -> None:
+        known = default_schema(read_options({"url": url, **options}, is_stream=False)).names
+        columns = [name for name in STEADY_COLUMNS if name in known]
+        rows = read_rows(url, columns, **options)
+
+        assert rows == read_rows(path, columns, **options)
+        assert rows or options["topic"] == "empty"
+
+    tables = [options for _, options in (*SOME_TABLES, *OTHER_TABLES)]
+    cases = [options for options in tables if "valueFormat" not in options]
+    assert failing_cases(check, [*cases, {"topic": "shop-orders", "reader": "copy"}]) == []
+
+
+HALVES = (
+    ({"topic": "orders"}, [0, 1], [2, 3]),
+    ({"queue": "jobs"}, [0, 1], [2, 3]),
+    ({"ring": "recent"}, [0], [1]),
+    ({"dead_letters": "jobs"}, [0], [1]),
+)
+"""What `fill_halves` writes: a kind of table, its offsets before the moment and after it."""
+
+
+def fill_halves(url: str) -> str:
+    """Fill a topic, a queue, its dead letters and a ring; return a moment amid the writes."""
+    with segue.open(url) as store:
+        topic, queue = store.topic("orders"), store.queue("jobs")
+        ring = store.ring("recent", capacity=100)
+        topic.append_many([b"0", b"1"])
+        queue.push_many([b"0", b"1"])
+        ring.enqueue(b"0")
+        queue.nack(queue.lease_many(2)[1], outcome="dead")
+        middle = _moment_between()
+        topic.append_many([b"2", b"3"])
+        queue.push_many([b"2", b"3"])
+        ring.enqueue(b"1")
+        queue.nack(queue.lease(), outcome="dead")
+    return middle.isoformat()
+
+
+def test_tasks_read_a_range_of_time_from_a_server() -> None:
+    """For topics, queues, rings and dead letters, whose offsets are those among the letters."""
+    url = fresh_url()
+    middle = fill_halves(url)
+
+    for what, early, late in HALVES:
+        before = read_rows(url, ["offset"], endingTimestamp=middle, **what)
+        after = read_rows(url, ["offset"], startingTimestamp=middle, **what)
+        assert [row[0] for row in before] == early, what
+        assert [row[0] for row in after] == late, what
+
+
+def test_tasks_read_the_times_of_messages_from_a_server(scratch: Path) -> None:
+    """Times differ between the stores. Which of them a message has does not."""
+    columns = ["message_id", "state", "timestamp", "not_before", "expires", "died"]
+    found = []
+    for each in (fresh_url(), str(scratch / "store")):
+        with segue.open(each, sync="os") as store:
+            fill(store)
+        rows = read_rows(each, columns, queue="jobs")
+        found.append([(id_, state, tuple(map(bool, times))) for id_, state, *times in rows])
+
+    assert sorted(found[0]) == sorted(found[1])
+    assert {times for _, _, times in found[0]} == {
+        (True, False, False, False),
+        (True, True, False, False),
+        (True, False, True, False),
+        (True, False, False, True),
+    }
+
+
 class TestTables:
     @pytest.mark.parametrize(
         ("schema", "options"),
@@ -187,31 +278,12 @@ class TestRanges:
     def test_a_range_of_time_is_a_range_of_offsets(self, spark: "SparkSession") -> None:
         """For topics, queues and dead letters; rings, too."""
         url = fresh_url()
+        middle = fill_halves(url)
         table = Table(spark, url)
-        with segue.open(url) as store:
-            topic, queue = store.topic("orders"), store.queue("jobs")
-            ring = store.ring("recent", capacity=100)
-            topic.append_many([b"0", b"1"])
-            queue.push_many([b"0", b"1"])
-            ring.enqueue(b"0")
-            for job in queue.lease_many(1):
-                queue.nack(job, outcome="dead")
-            middle = _moment_between()
-            topic.append_many([b"2", b"3"])
-            queue.push_many([b"2", b"3"])
-            ring.enqueue(b"1")
-            for job in queue.lease_many(2):
-                queue.nack(job, outcome="dead")
 
-        for what, early, late in (
-            ({"topic": "orders"}, [0, 1], [2, 3]),
-            ({"queue": "jobs"}, [0, 1], [2, 3]),
-            ({"ring": "recent"}, [0], [1]),
-            ({"dead_letters": "jobs"}, [0], [1, 2]),
-        ):
-            moment = middle.isoformat()
-            before = table.rows("offset BIGINT", endingTimestamp=moment, **what)
-            after = table.rows("offset BIGINT", startingTimestamp=moment, **what)
+        for what, early, late in HALVES:
+            before = table.rows("offset BIGINT", endingTimestamp=middle, **what)
+            after = table.rows("offset BIGINT", startingTimestamp=middle, **what)
             assert [row[0] for row in before] == early, what
             assert [row[0] for row in after] == late, what
 

@@ -18,6 +18,8 @@ from tests.unit.support import ManualClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 VOID = {"meta", "line", "polyline", "circle", "rect", "br"}
 HOSTILE = "<script>alert('x')</script> & \"more\""
 

@@ -417,6 +417,7 @@ import segue
 from segue.stores import heartbeat
 
 heartbeat.BEATS_PER_TTL = 600
+limit = float(sys.argv[2])
 queue = segue.open(sys.argv[1]).queue("work")
 leased, renewed = threading.Event(), threading.Semaphore(0)
 extend = queue.extend
@@ -438,12 +439,12 @@ def work():
         while renewed.acquire(blocking=False):
             pass
         for _ in range(2):
-            assert renewed.acquire(timeout=60)
+            assert renewed.acquire(timeout=limit)
     with queue.lease(ttl=60):
-        assert renewed.acquire(timeout=60)
+        assert renewed.acquire(timeout=limit)
 
 threading.Thread(target=work).start()
-assert leased.wait(60)
+assert leased.wait(limit)
 """
 
 
@@ -458,6 +459,7 @@ def test_leases_are_kept_though_the_main_thread_has_ended(scratch: Path, kind: s
             [
                 *(sys.executable, "-c", LEAVES_A_THREAD_AT_WORK),
                 server.url if kind == "http" else str(path),
+                str(LIMIT_SECONDS),
             ],
             capture_output=True,
             text=True,

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
@@ -39,7 +39,7 @@ from tests.contract.topic_support import (
     values,
 )
 from tests.contract.worlds import RedisWorld
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 FAR = 5_000_000_000
 """An offset that does not fit in 32 bits."""
@@ -534,11 +534,24 @@ def test_much_is_adopted_in_one_step(
 
 
 def test_what_took_too_long_to_send_is_not_adopted(
-    topic: RedisTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RedisWorld,
+    topic: RedisTopic,
+    client: "redis.Redis",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither in part."""
+    """Not in part, either."""
     monkeypatch.setattr(bulk, "BATCH_RECORDS_MAX", 1)
     monkeypatch.setattr(bulk, "STAGED_MS", 1)
+    adopt = Partition.adopt
+
+    def adopt_late(
+        self: Partition, name: str, overheads: Sequence[int], *, version: int, adoption: str
+    ) -> tuple[int, int]:
+        wait_until(lambda: not any(":staged_" in key for key in keys_of(client, world)))
+        return adopt(self, name, overheads, version=version, adoption=adoption)
+
+    monkeypatch.setattr(Partition, "adopt", adopt_late)
     path = sealed_file(tmp_path / "log", *[b"x"] * 40)
     with pytest.raises(StorageError):
         topic.adopt(path, partition=0, key="job")
