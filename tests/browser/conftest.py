@@ -49,6 +49,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """On a busy machine, too, every page shows all that a test looks for."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        unhurried(monkeypatch)
+        yield
+
+
 @pytest.fixture
 def complaints() -> Complaints:
     """What the page of this test complains of; asked for by tests that expect some."""
@@ -126,15 +134,13 @@ def _shared(browser: Browser) -> Iterator[Dashboard]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     complaints = Complaints()
     with (
-        pytest.MonkeyPatch.context() as monkeypatch,
         tempfile.TemporaryDirectory(prefix="segue-test-", dir=memory) as root,
         new_context(browser, complaints) as context,
+        shown(Path(root) / "data", context.new_page(), complaints) as dashboard,
     ):
-        unhurried(monkeypatch)
-        with shown(Path(root) / "data", context.new_page(), complaints) as dashboard:
-            fill(dashboard.store)
-            dashboard.open()
-            yield dashboard
+        fill(dashboard.store)
+        dashboard.open()
+        yield dashboard
 
 
 @pytest.fixture

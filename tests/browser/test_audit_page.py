@@ -157,6 +157,7 @@ def test_older_acts_are_a_page_back(dashboard: Dashboard) -> None:
     load(page, address)
     expect_acts(19, 0)
     pages.get_by_role("link", name="Back").click()
+    expect_acts(69, 20)
     pages.get_by_role("link", name="Back").click()
     expect_acts(119, 70)
 

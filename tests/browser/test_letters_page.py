@@ -23,7 +23,6 @@ from tests.browser.acting import (
     rows,
 )
 from tests.browser.browser_support import Dashboard, load, until
-from tests.browser.working import unhurried
 
 PAGE = 25
 BY_CAUSE = "Dead letters by cause"
@@ -31,11 +30,6 @@ REDRIVE = "POST /api/v1/queues/hooks/dead-letters/redrive"
 DISCARD = "POST /api/v1/queues/hooks/dead-letters/discard"
 HTTP = "HTTP # after # ms"
 KEYS = "KeyError: '…'"
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 @pytest.fixture

@@ -19,15 +19,9 @@ from tests.browser.acting import (
     rows,
 )
 from tests.browser.browser_support import Dashboard
-from tests.browser.working import unhurried
 
 LIMITS = "Limits of queues"
 PER_PAGE = 100
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 # Looking -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tests.browser.acting import (
     rows,
 )
 from tests.browser.browser_support import Dashboard, until
+from tests.waiting import LIMIT_SECONDS
 
 SHOWN_BYTES = 65_536
 """How much of a body is shown."""
@@ -54,13 +55,13 @@ def test_a_message_shows_all_that_happened_to_it_in_order(dashboard: Dashboard) 
     queue = dashboard.store.queue("mail", rules)
     message = queue.push(b"hello", delay=0.001)
     for owner in ("packer-1", "packer-2"):
-        assert queue.wait(30)
+        assert queue.wait(LIMIT_SECONDS)
         job = queue.lease(ttl=600, owner=owner)
         if owner == "packer-1":
             queue.extend(job, ttl=1_200)
             job.release()
     job.fail("mailbox full", delay=0.001)
-    assert queue.wait(30)
+    assert queue.wait(LIMIT_SECONDS)
     queue.lease(ttl=600, owner="packer-3").fail("mailbox still full")
     page = dashboard.open(f"/queues/mail/messages/{message}")
 

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from segue import Item, QueueRules
@@ -24,14 +23,8 @@ from tests.browser.acting import (
     tile,
 )
 from tests.browser.browser_support import Dashboard
-from tests.browser.working import unhurried
 
 PAGE = 25
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 def filled(queue: Queue) -> None:

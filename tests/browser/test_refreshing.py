@@ -9,12 +9,6 @@ from segue import Item
 from tests.browser.acting import EVERY_MS, asked, card, cell, heading, row, rows, tile
 from tests.browser.browser_support import Dashboard, ready, until
 from tests.browser.filled import SCREENS, expect_shown, fill, show
-from tests.browser.working import unhurried
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 def refresh(page: Page) -> None:

@@ -20,14 +20,9 @@ from tests.browser.acting import (
     rows,
 )
 from tests.browser.browser_support import Dashboard
-from tests.browser.working import Studio, studio_in, unhurried
+from tests.browser.working import Studio, studio_in
 
 SCHEDULES = "Schedules"
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 @pytest.fixture

@@ -20,14 +20,9 @@ from tests.browser.acting import (
     table,
 )
 from tests.browser.browser_support import Dashboard, load, until
-from tests.browser.working import WORKER, Studio, studio_in, unhurried
+from tests.browser.working import WORKER, Studio, studio_in
 
 PAGE = 25
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 @pytest.fixture

@@ -22,16 +22,10 @@ from tests.browser.acting import (
     rows,
 )
 from tests.browser.browser_support import Dashboard
-from tests.browser.working import unhurried
 
 READERS = "Readers and groups"
 ORDERS = "/api/v1/topics/orders"
 PER_PAGE = 20
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
 
 
 def append(topic: Topic, count: int, *, partition: int = 0, first: int = 0) -> None:

@@ -12,12 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.acting import cell, fact, heading, rows, tile
 from tests.browser.browser_support import Dashboard, go
 from tests.browser.filled import report_worker
-from tests.browser.working import WORKER, Studio, studio_in, unhurried
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    unhurried(monkeypatch)
+from tests.browser.working import WORKER, Studio, studio_in
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import segue
 from segue.server import estimates, paging, task_desk
 from segue.server.letter_groups import LetterGroups
-from segue.server.routes import breakdown, overview
+from segue.server.routes import breakdown, letters, overview
 from segue.stores.file.store import FileStore
 from segue.tasks import Task, TaskRecord, Worker, current, desk, tally
 from tests.waiting import LIMIT_SECONDS
@@ -28,6 +28,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "LOOK_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(paging, "PAGE_SECONDS_MAX", LIMIT_SECONDS)
     monkeypatch.setattr(estimates, "SECONDS_MAX", LIMIT_SECONDS)
+    monkeypatch.setattr(letters, "PAGE_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(breakdown, "CAUSES_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(overview, "PATIENCE_SECONDS", LIMIT_SECONDS)
     monkeypatch.setitem(_LOOK, "wait_seconds", LIMIT_SECONDS)
