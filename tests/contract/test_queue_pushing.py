@@ -220,6 +220,20 @@ def test_any_number_may_be_pushed_at_once(store: Store, other: Store) -> None:
     ]
 
 
+def test_a_batch_is_pushed_though_segments_have_become_smaller(
+    store: Store, other: Store, world: World
+) -> None:
+    """It has more messages than a new segment takes, and more than the open one has room for."""
+    queue = store.queue("jobs", QueueRules(segment_items=8))
+    queue.push_many([b"%d" % number for number in range(5)])
+    other.queue("jobs").configure(QueueRules(segment_items=2))
+    late = world.open().queue("jobs")
+    late.push_many([b"%d" % number for number in range(5, 13)])
+    late.push_many([Item(body=b"%d" % number, group="x") for number in range(13, 20)])
+
+    assert drain(queue) == [b"%d" % number for number in range(20)]
+
+
 def test_a_push_that_returned_outlives_its_process(world: World, queue: Queue) -> None:
     """C1: what was pushed is there after a kill."""
     dying = world.open()

@@ -118,8 +118,8 @@ class Pusher:
             return None
         log = core.lane(0).log
         bodies = cast("list[bytes]", items)
-        if len(bodies) > log.writer.batch_items_max or (
-            sum(map(len, bodies)) > log.writer.payload_bytes_max
+        if len(bodies) > log.writer.new_segment_items_max or (
+            sum(map(len, bodies)) > log.writer.new_segment_bytes_max
         ):
             return None
         first = log.append_many(bodies)
@@ -130,7 +130,7 @@ class Pusher:
     def require_fit(self, letters: list[Letter]) -> None:
         """Refuse what never fits before any of it is written."""
         for lane, group in by_lane(letters).items():
-            size_bytes_max = self._core.lane(lane).log.writer.payload_bytes_max
+            size_bytes_max = self._core.lane(lane).log.writer.new_segment_bytes_max
             if lane == ASIDE:
                 size_bytes_max //= 2  # Its segments are twice as wide, to take what is moved.
             for letter in group:
@@ -141,7 +141,7 @@ class Pusher:
         batches: list[tuple[int, Log, list[list[Letter]]]] = []
         for lane, group in by_lane(letters).items():
             log = self._core.lanes.open(lane).log
-            most = log.writer.batch_items_max, log.writer.payload_bytes_max
+            most = log.writer.new_segment_items_max, log.writer.new_segment_bytes_max
             batches.append((lane, log, list(_batches(group, *most))))
         if len(letters) > 1:
             _require_space(batches)
