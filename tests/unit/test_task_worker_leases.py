@@ -1,11 +1,13 @@
 """Leases: kept while a task runs; once lost, whatever comes of the run does not count."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from segue.stores.contract import Outcome, Receipt
+from segue.stores.file.queue import FileQueue
 from segue.stores.job import Job
 from segue.tasks import App, State, Worker, current
 from segue.tasks.worker import keeper
@@ -220,8 +222,8 @@ def test_a_worker_that_dies_leaves_its_task_to_the_next(app: App, clock: ManualC
     assert result.get(0) == 2
 
 
-def test_a_task_that_was_settled_by_hand_is_left_alone(app: App, held: Held) -> None:
-    """An operator who takes a message away has the last word."""
+def test_a_task_that_was_settled_by_hand_while_it_ran_is_completed(app: App, held: Held) -> None:
+    """It ran to its end, and nobody will run it again."""
     result = held.task.enqueue()
     with working(Worker(app, lease_ttl=30)):
         assert held.begun.wait(LIMIT_SECONDS)
@@ -229,7 +231,54 @@ def test_a_task_that_was_settled_by_hand_is_left_alone(app: App, held: Held) -> 
         queue.ack(queue.stats().leases[0].receipt)
         held.go_on.set()
         assert held.ended.wait(LIMIT_SECONDS)
-        wait_until(lambda: "lost" in happenings(app, result.id))
 
+    assert result.state is State.COMPLETED
     assert held.attempts == [1]
     assert queue.count().total == 0
+
+
+# An answer that was lost -------------------------------------------------------------------------
+
+
+def test_task_stays_completed_if_the_answer_to_its_ack_was_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ack is repeated, and the repeated one finds no lease."""
+    ack_many = FileQueue.ack_many
+
+    def ack_twice(queue: FileQueue, jobs: Iterable[Job | Receipt]) -> None:
+        acked = list(jobs)
+        ack_many(queue, acked)
+        ack_many(queue, acked)
+
+    @app.task
+    def job() -> int:
+        return 1
+
+    monkeypatch.setattr(FileQueue, "ack_many", ack_twice)
+    result = job.enqueue()
+    work(app)
+
+    assert result.get(LIMIT_SECONDS) == 1
+    assert happenings(app, result.id)[-1] == "completed"
+
+
+def test_task_stays_dead_if_the_answer_to_its_burial_was_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nack = FileQueue.nack
+
+    def nack_twice(queue: FileQueue, job: Job | Receipt, *, outcome: Outcome, reason: str) -> None:
+        for _ in range(2):
+            nack(queue, job, outcome=outcome, reason=reason)
+
+    @app.task(retries=0)
+    def job() -> None:
+        raise ValueError("never")
+
+    monkeypatch.setattr(FileQueue, "nack", nack_twice)
+    result = job.enqueue()
+    work(app)
+
+    assert result.state is State.DEAD_LETTER
+    assert happenings(app, result.id)[-1] == "dead_letter"

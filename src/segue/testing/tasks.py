@@ -54,6 +54,7 @@ class TaskBench:
         self._keeper = Keeper(app.desk.cancellations, self.clock, on_error=_raise)
         self._settler = Settler(
             app.desk.log,
+            app.desk.index,
             app.desk.cancellations,
             self._keeper,
             self.metrics,

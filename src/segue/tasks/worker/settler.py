@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
 
@@ -27,14 +27,18 @@ from segue.tasks.events import (
     Happening,
     TaskEvent,
 )
+from segue.tasks.index import TaskIndex
 from segue.tasks.metrics import Metrics
 from segue.tasks.worker.runs import Outcome, Run
 
 if TYPE_CHECKING:
+    from segue.stores.contract import MessageState, Queue
     from segue.tasks.metrics import Outcome as Counted
     from segue.tasks.worker.keeper import Keeper
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BATCH_MAX: Final = 500
 GATHER_SECONDS: Final = 0.003
@@ -49,6 +53,7 @@ class Settler:
     def __init__(
         self,
         log: EventLog,
+        index: TaskIndex,
         cancellations: Cancellations,
         keeper: "Keeper",
         metrics: Metrics,
@@ -58,6 +63,7 @@ class Settler:
         on_error: Callable[[BaseException], None],
     ) -> None:
         self._log = log
+        self._index = index
         self._cancellations = cancellations
         self._keeper = keeper
         self._metrics = metrics
@@ -191,7 +197,11 @@ class Settler:
             _when_it_can_be(lambda: self._log.append(events))
 
     def _say(self, settled: list[tuple[Run, Outcome, float | None]]) -> set[str]:
-        """Tell the queues; return the receipts of leases that were lost."""
+        """Tell the queues; return the receipts of runs whose outcome does not count.
+
+        A lease may be lost because the same call settled the message: its first try did, and a
+        server that was killed before it answered knew nothing of that when it was tried again.
+        """
         lost: set[str] = set()
         acks: dict[int, tuple[Holder, list[Run]]] = {}
         for run, outcome, delay in settled:
@@ -213,7 +223,27 @@ class Settler:
                 lost.update(error.lost)
             except StoreClosed:
                 lost.update(job.receipt for job in jobs)
-        return lost
+        return {
+            run.job.receipt
+            for run, outcome, _ in settled
+            if run.job.receipt in lost and not self._is_settled(run, outcome)
+        }
+
+    def _is_settled(self, run: Run, outcome: Outcome) -> bool:
+        """Return whether a run without its lease has settled the message, and not a later run."""
+        queue = cast("Queue", run.job.holder)
+        try:
+            status = _when_it_can_be(partial(queue.look_up, run.job.id))
+        except StoreClosed:  # The queue was removed, and its messages with it.
+            return False
+        state = None if status is None else status.state
+        if outcome.verdict not in _LEFT or state != _LEFT[outcome.verdict]:
+            return False
+        record = _when_it_can_be(partial(self._index.get, run.call.id))
+        return record is not None and (record.attempt, record.worker) == (
+            run.job.attempt,
+            self._worker,
+        )
 
     def _nack(self, run: Run, outcome: Outcome, delay: float | None) -> None:
         if outcome.verdict == "released":
@@ -303,7 +333,7 @@ class Settler:
         )
 
 
-def _when_it_can_be(step: Callable[[], None], *, is_settling: bool = False) -> None:
+def _when_it_can_be(step: Callable[[], T], *, is_settling: bool = False) -> T | None:
     """Do a step, again and again while the disk is full or the server away.
 
     Leases are kept alive meanwhile, where there is somebody to keep them with: nothing is lost, and
@@ -325,6 +355,12 @@ def _when_it_can_be(step: Callable[[], None], *, is_settling: bool = False) -> N
             time.sleep(FULL_PAUSE_SECONDS)
 
 
+_LEFT: "Final[dict[str, MessageState | None]]" = {
+    "completed": None,
+    "cancelled": None,
+    "dead": "dead",
+}
+"""The state of a message after each outcome that is final; None if it is settled."""
 _HAPPENED: Final[dict[str, Happening]] = {
     "completed": "completed",
     "failed": "retrying",

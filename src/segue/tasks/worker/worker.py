@@ -167,6 +167,7 @@ class Worker:
         self._keeper = Keeper(desk.cancellations, app.clock, on_error=fail)
         self._settler = Settler(
             desk.log,
+            desk.index,
             desk.cancellations,
             self._keeper,
             self.metrics,
