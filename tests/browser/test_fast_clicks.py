@@ -218,6 +218,17 @@ def test_draw_that_waited_does_not_replace_a_newer_one(dashboard: Dashboard) -> 
     assert page.evaluate("window.drawn") == ["after the release", "table"]
 
 
+def test_press_that_takes_the_focus_from_a_field_holds_back_draws(dashboard: Dashboard) -> None:
+    page = dashboard.open()
+    page.get_by_label("Name contains").focus()
+    press(page, page.get_by_role("heading", name="Overview"))
+    page.evaluate(_PAINTS_WHILE_PRESSED)
+    assert page.evaluate("window.drawn") == []
+    page.mouse.up()
+
+    page.wait_for_function("window.drawn.includes('table')")
+
+
 def test_second_finger_does_not_stop_the_drawing(dashboard: Dashboard) -> None:
     page = dashboard.open()
     press(page, page.get_by_role("heading", name="Overview"))

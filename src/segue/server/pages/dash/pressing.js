@@ -37,9 +37,10 @@ addEventListener(
   true,
 );
 // Not every press ends with a pointerup: a drag, a menu or another window can take the pointer.
-for (const name of ["pointerup", "pointercancel", "contextmenu", "blur"]) {
+for (const name of ["pointerup", "pointercancel", "contextmenu"]) {
   addEventListener(name, release, true);
 }
+addEventListener("blur", release); // Of the window alone: a press takes the focus from an element.
 addEventListener(
   "pointermove",
   (event) => {
