@@ -55,8 +55,9 @@ class Run:
 
     @property
     def is_green(self) -> bool:
-        """Whether every test ran and passed: a skipped test proves nothing."""
-        return self.exit_code == 0 and not any(case.is_skipped for case in self.cases())
+        """Whether every test ran and passed: a skipped test proves nothing, nor do no tests."""
+        cases = self.cases()
+        return self.exit_code == 0 and bool(cases) and not any(case.is_skipped for case in cases)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     console = Console(markup=False, highlight=False, width=REPORT_COLUMNS)
-    series = _open_series(is_new=options.new)
+    stored = _stored_series()
+    if options.report and stored is None:
+        parser.error(f"there is no series in {DIRECTORY}")
+    series = stored if options.report and stored else _open_series(stored, is_new=options.new)
     missing = _missing(series, idle=options.idle, loaded=options.loaded)
     for is_loaded in [] if options.report else missing:
         number = len(series.runs) + 1
@@ -105,14 +109,21 @@ def _missing(series: Series, *, idle: int, loaded: int) -> list[bool]:
     return [False] * (idle - done.count(False)) + [True] * (loaded - done.count(True))
 
 
-def _open_series(*, is_new: bool) -> Series:
-    """Return the series of the checked-out commit, begun if there is none yet."""
-    commit = _commit()
+def _stored_series() -> Series | None:
+    """Return the series on disk, of whatever commit, or None if there is none."""
     file = DIRECTORY / "series.json"
-    if file.exists() and not is_new and not commit.endswith("-dirty"):
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if stored["commit"] == commit:
-            return Series(commit=commit, runs=[Run(**run) for run in stored["runs"]])
+    if not file.exists():
+        return None
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return Series(commit=stored["commit"], runs=[Run(**run) for run in stored["runs"]])
+
+
+def _open_series(stored: Series | None, *, is_new: bool) -> Series:
+    """Return the stored series if it belongs to the checked-out commit, else begin a new one."""
+    commit = _commit()
+    is_current = stored is not None and stored.commit == commit and not commit.endswith("-dirty")
+    if stored is not None and is_current and not is_new:
+        return stored
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
     return Series(commit=commit)

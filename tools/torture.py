@@ -123,13 +123,14 @@ def _run(part: str, seed: int, workers: int) -> Outcome:
 
 def _report(outcomes: list[Outcome], console: Console) -> None:
     """Print a line per part, then the commands that repeat a red part and each failure."""
-    table = Table("part", "tests", "tries", "violations", "seed", "time")
+    table = Table("part", "tests", "skipped", "tries", "violations", "seed", "time")
     for each in outcomes:
         violations = str(len(each.failed)) if each.cases else f"exit code {each.exit_code}"
         tries = sum(case.tries for case in each.cases)
         table.add_row(
             each.part,
             f"{len(each.cases):,}",
+            str(sum(case.is_skipped for case in each.cases)),
             f"{tries:,}",
             violations,
             str(each.seed),

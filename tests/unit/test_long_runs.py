@@ -111,13 +111,38 @@ def test_an_interrupted_series_continues_after_its_last_run(
 @pytest.mark.usefixtures("series_path")
 def test_series_is_not_complete_without_its_loaded_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(number: int, is_loaded: bool, pytest_args: str) -> often.Run:
-        return often.Run(number=number, is_loaded=is_loaded, seconds=1.0, exit_code=0)
+        made = often.Run(number=number, is_loaded=is_loaded, seconds=1.0, exit_code=0)
+        made.results.write_text(RESULTS, encoding="utf-8")
+        return made
 
     monkeypatch.setattr(often, "_run", run)
 
     assert often.main(["--idle", "2", "--loaded", "0"]) == 0
     assert often.main(["--idle", "2", "--loaded", "1", "--report"]) == 1
     assert often.main(["--idle", "2", "--loaded", "1"]) == 0
+
+
+def test_report_keeps_the_series_of_another_commit(
+    series_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    series_path.mkdir()
+    run = often.Run(number=1, is_loaded=False, seconds=60.0, exit_code=0)
+    run.results.write_text(RESULTS, encoding="utf-8")
+    often.Series(commit="older", runs=[run]).save()
+    monkeypatch.setattr(often, "_commit", lambda: "newer-dirty")
+
+    assert often.main(["--idle", "1", "--loaded", "0", "--report"]) == 0
+    assert run.results.exists()
+    assert "older" in capsys.readouterr().out
+
+
+def test_report_of_no_series_is_refused(
+    series_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        often.main(["--report"])
+
+    assert f"there is no series in {series_path}" in capsys.readouterr().err
 
 
 def test_skipped_test_makes_a_run_red(series_path: Path) -> None:
