@@ -9,14 +9,16 @@ from redis.crc import key_slot
 
 from tests.ports import free_port
 from tests.redis_server import LOOPBACK, RedisServer
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 MASTERS: Final = 3
 SLOTS: Final = 16_384
 NODE_TIMEOUT_MS: Final = 1_000
 MOVED_MAX: Final = 2
 """How many keys of a slot are moved at once: few, so that the others stay behind for a while."""
-MOVE_TIMEOUT_MS: Final = 5_000
+MOVE_TIMEOUT_MS: Final = round(LIMIT_SECONDS * 1_000)
+LASTING: Final = {"cluster-node-timeout": str(round(LIMIT_SECONDS * 1_000))}
+"""Settings for tests without a failover: nodes take none for dead on a machine that stalls."""
 SETTINGS: Final = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": str(NODE_TIMEOUT_MS),

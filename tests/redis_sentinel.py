@@ -6,11 +6,13 @@ from typing import Final, cast
 import redis
 
 from tests.redis_server import LOOPBACK, RedisServer
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 SERVICE: Final = "main"
 SENTINELS: Final = 3
 DOWN_AFTER_MS: Final = 500
+LASTING_MS: Final = round(LIMIT_SECONDS * 1_000)
+"""For tests without a failover: sentinels take nobody for dead on a machine that stalls."""
 FAILOVER_TIMEOUT_MS: Final = 2_000
 SETTINGS: Final = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 
@@ -18,8 +20,15 @@ SETTINGS: Final = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": 
 class RedisSentinels:
     """Two servers and three sentinels. Close it, or use it in a `with` statement."""
 
-    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        down_after_ms: int = DOWN_AFTER_MS,
+    ) -> None:
         self._directory = directory
+        self._down_after_ms = down_after_ms
         self.servers = [
             RedisServer(directory / f"server-{number}", {**SETTINGS, **(settings or {})})
             for number in range(2)
@@ -42,7 +51,8 @@ class RedisSentinels:
             ignoring=(redis.RedisError, OSError),
         )
         for number in range(SENTINELS):
-            self.sentinels.append(_sentinel(self._directory / f"sentinel-{number}", master))
+            place = self._directory / f"sentinel-{number}"
+            self.sentinels.append(_sentinel(place, master, down_after_ms=self._down_after_ms))
         wait_until(
             lambda: all(map(_knows_all, self.sentinels)),
             "sentinels know each other",
@@ -63,7 +73,7 @@ class RedisSentinels:
     def settle(self) -> None:
         """Have no other failover: on a busy machine a server may seem to be down."""
         for sentinel in self.sentinels:
-            sentinel.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
+            sentinel.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", LASTING_MS)
 
     def restart_as_replica(self, server: RedisServer) -> None:
         """Start a server that was the master as the replica of who is now."""
@@ -83,12 +93,12 @@ class RedisSentinels:
         self.close()
 
 
-def _sentinel(directory: Path, master: RedisServer) -> RedisServer:
+def _sentinel(directory: Path, master: RedisServer, *, down_after_ms: int) -> RedisServer:
     directory.mkdir(parents=True)
     file = directory / "sentinel.conf"
     file.write_text(
         f"sentinel monitor {SERVICE} {LOOPBACK} {master.port} {SENTINELS // 2 + 1}\n"
-        f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+        f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
         f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n"
         f"sentinel parallel-syncs {SERVICE} 1\n"
     )

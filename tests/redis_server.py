@@ -13,16 +13,22 @@ from functools import cache, partial
 from importlib.metadata import files
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import redis
 
+from segue.stores.redis import store as stores
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 LOOPBACK: Final = "127.0.0.1"
 START_TRIES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
+
+# Every process that imports this module opens stores patiently: a machine that stalls for some
+# seconds must fail no test. `retry` in a URL still limits how long opening is tried.
+patch.object(stores, "OPENING_SECONDS", LIMIT_SECONDS).start()
 
 
 @cache
@@ -57,6 +63,12 @@ class RedisServer:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> str:
+        """How the process ended, in words for a failure."""
+        code = None if self._process is None else self._process.poll()
+        return f"the server on port {self.port} ended with exit code {code}"
 
     def start(self, *, keep_port: bool = False) -> "RedisServer":
         """Start it and wait until it answers; if its port was taken meanwhile, on another.
@@ -167,13 +179,49 @@ def eventually(is_true: Callable[[], bool], *, what: str = "") -> None:
     wait_until(is_true, what, ignoring=(redis.RedisError, OSError))
 
 
-@cache
-def shared_server() -> RedisServer:
-    """Return the server that the tests of this process share, each in a namespace of its own."""
+def set_options(store: stores.RedisStore, **values: float) -> None:
+    """Change options of an open store in place, for later calls and for new connections.
+
+    Opening fails if one answer takes longer than `timeout`, so a store is opened with a long one
+    even where calls need a short one.
+    """
+    for name, value in values.items():
+        object.__setattr__(store.address.options, name, value)
+
+
+class SharedServerDied(AssertionError):
+    """The shared server ended by itself. The next call of `shared_server` starts another one."""
+
+
+class SharedServer:
+    """Starts a server when it is called first, and returns the same one after that.
+
+    A server that dies costs the test that calls next, which sees SharedServerDied.
+    """
+
+    def __init__(self) -> None:
+        self._start = cache(_start_shared)
+        self.cache_info = self._start.cache_info
+
+    def __call__(self) -> RedisServer:
+        server, pid = self._start()
+        if pid != os.getpid() or server.is_running:  # Only its parent can ask for its status.
+            return server
+        self._start.cache_clear()
+        log = (server.directory / f"server-{server.port}.log").read_text(errors="replace")
+        raise SharedServerDied(f"{server.exit_status}; its log ends with:\n{log[-1_000:]}")
+
+
+def _start_shared() -> tuple[RedisServer, int]:
+    """Start a server that ends with this process; return it and the id of this process."""
     directory = Path(tempfile.mkdtemp(prefix="segue-test-redis-", dir=_fast_place()))
     server = RedisServer(directory).start()
     atexit.register(_end, server, os.getpid())
-    return server
+    return server, os.getpid()
+
+
+shared_server: Final = SharedServer()
+"""Returns the server that the tests of this process share, each in a namespace of its own."""
 
 
 def _end(server: RedisServer, pid: int) -> None:

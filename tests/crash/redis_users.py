@@ -12,7 +12,8 @@ from segue.stores.contract import Queue, Ring
 from segue.stores.opening import open_redis
 from segue.stores.redis.store import RedisStore
 from tests.crash.channel import Channel
-from tests.waiting import wait_until
+from tests.redis_server import set_options
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 RING: Final = "bus"
 LOCK: Final = "leader"
@@ -21,6 +22,8 @@ CALLS_MAX: Final = 100_000
 """A child that nobody kills ends all the same."""
 TTL_SECONDS: Final = 3_600.0
 """Longer than any test: what is delivered twice was not lost by its consumer."""
+TRY_SECONDS: Final = 1.0
+"""How soon a call that is not answered is tried again under load."""
 ADDERS: Final = 3
 TAKERS: Final = 2
 
@@ -31,23 +34,26 @@ class Load:
     What a call returned is written down; `check` looks whether it is so.
     """
 
-    def __init__(self, url: str, *, queue: str) -> None:
-        self.url = url
+    def __init__(
+        self, url: str, *, queue: str, options: str = "", try_seconds: float = TRY_SECONDS
+    ) -> None:
+        self.url = f"{url}?timeout={LIMIT_SECONDS:g}&retry={LIMIT_SECONDS:g}{options}"
         self.queue = queue
+        self._try_seconds = try_seconds
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._offsets: dict[bytes, int] = {}
         self._pushed: list[bytes] = []
         self._taken: list[bytes] = []
         self._errors: list[Exception] = []
-        with open_redis(url) as store:
+        with open_redis(self.url) as store:
             store.ring(RING, capacity=CAPACITY, entries_per_segment=50)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Have all threads work for the length of the block."""
         works = [self._add] * ADDERS + [self._take] * TAKERS
-        with open_redis(self.url) as one, open_redis(self.url) as other:
+        with self._opened() as one, self._opened() as other:
             threads = [
                 threading.Thread(target=self._run, args=(work, (one, other)[number % 2], number))
                 for number, work in enumerate(works)
@@ -60,6 +66,14 @@ class Load:
                 self._stop.set()
                 for thread in threads:
                     thread.join()
+
+    def _opened(self) -> RedisStore:
+        """Return a store whose tries are short from now on, to notice soon what hangs."""
+        store = open_redis(self.url)
+        set_options(store, timeout=self._try_seconds)
+        for node in store.calls.servers.nodes():
+            node.pool.forget_idle()  # Its connections have the long timeout.
+        return store
 
     def _run(
         self, work: Callable[[Ring, Queue, int], None], store: RedisStore, number: int

@@ -1,15 +1,19 @@
 """Servers that are killed under load, and clients that are: what was acknowledged stays, once."""
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, cast
 
 import pytest
 
 from segue.stores.opening import open_redis
+from segue.stores.redis import calls
+from segue.stores.redis.calls import Calls
 from segue.stores.redis.keys import base_key
 from tests.crash.channel import Report
 from tests.crash.processes import KILLED, ForkServer
@@ -25,13 +29,12 @@ from tests.crash.redis_users import (
     wait_for_lock,
 )
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.redis_cluster import RedisCluster
+from tests.redis_cluster import LASTING, RedisCluster
 from tests.redis_proxy import Proxy
 from tests.redis_sentinel import RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, eventually
 from tests.waiting import LIMIT_SECONDS, random_pause
 
-OPTIONS: Final = f"retry={LIMIT_SECONDS:g}&timeout=1"
 MOVE_SECONDS_MAX: Final = 0.04
 WORKERS: Final = 3
 LIFE_SECONDS_MAX: Final = 0.3
@@ -56,7 +59,7 @@ def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path, h
         queue = next(
             name for name in names if cluster.node_of(base_key("segue", "queue", name)) is victim
         )
-        load = Load(f"{cluster.url}?replicas=1&{OPTIONS}", queue=queue)
+        load = Load(cluster.url, queue=queue, options="&replicas=1")
         with load.running():
             load.wait_for_progress()
             _fail(victim, how)
@@ -73,14 +76,14 @@ def test_a_cluster_that_loses_a_master_keeps_what_a_replica_has(scratch: Path, h
 
 def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path) -> None:
     """Nobody works with a part of the keys: calls wait until all of them are there."""
-    with RedisCluster(scratch) as cluster, open_redis(cluster.url) as store:
+    with RedisCluster(scratch, LASTING) as cluster, open_redis(cluster.url) as store:
         keys = [
             base_key("segue", "ring", RING),
             base_key("segue", "queue", "mail"),
             base_key("segue", "lock", LOCK),
         ]
         held = store.lock(LOCK, ttl=TTL_SECONDS).acquire()
-        load = Load(f"{cluster.url}?{OPTIONS}", queue="mail")
+        load = Load(cluster.url, queue="mail")
         chance = random.Random(new_seed())
         with load.running():
             for key in keys:
@@ -99,7 +102,7 @@ def test_a_slot_that_moves_to_another_node_takes_everything_along(scratch: Path)
 def test_sentinels_that_replace_a_master_keep_what_a_replica_has(scratch: Path, how: str) -> None:
     with RedisSentinels(scratch) as sentinels:
         victim = sentinels.master()
-        load = Load(f"{sentinels.url}?replicas=1&{OPTIONS}", queue="mail")
+        load = Load(sentinels.url, queue="mail", options="&replicas=1")
         with load.running():
             load.wait_for_progress()
             _fail(victim, how)
@@ -125,7 +128,7 @@ def test_a_server_that_syncs_what_it_says_keeps_it_through_a_kill(scratch: Path)
     """With `fsync=yes` and an append-only file."""
     settings = {"appendonly": "yes", "appendfsync": "always"}
     with RedisServer(scratch / "server", settings) as server:
-        load = Load(f"{server.url}?fsync=yes&{OPTIONS}", queue="mail")
+        load = Load(server.url, queue="mail", options="&fsync=yes")
         with load.running():
             for _ in range(3):
                 load.wait_for_progress(30)
@@ -142,7 +145,7 @@ def test_a_line_that_breaks_again_and_again_loses_and_doubles_nothing(scratch: P
         RedisServer(scratch / "server") as server,
         Proxy(server.port) as proxy,
     ):
-        load = Load(f"{proxy.url}?retry={LIMIT_SECONDS:g}&timeout=0.5", queue="mail")
+        load = Load(proxy.url, queue="mail", try_seconds=0.5)
         breaks = [proxy.cut_once, proxy.cut, proxy.freeze, proxy.lose_answer, proxy.lose_answer]
         with load.running():
             for _ in range(BREAKS):
@@ -153,9 +156,20 @@ def test_a_line_that_breaks_again_and_again_loses_and_doubles_nothing(scratch: P
         load.check()
 
 
-def test_a_frozen_replica_confirms_nothing(scratch: Path) -> None:
+def test_a_frozen_replica_confirms_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that is tried again is not taken for replicated because it was made before."""
     settings = {"repl-diskless-sync-delay": "0"}
+    tries: list[Calls] = []
+
+    def confirmation(impatient: Calls) -> tuple[str, int, int]:
+        """Require a replica, which the server waits for only 100 ms. No client times out first."""
+        tries.append(impatient)
+        return "WAIT", 1, 100
+
+    def monotonic() -> float:
+        """Return a time after the last try as soon as there were three."""
+        return time.monotonic() + LIMIT_SECONDS * (len(tries) >= 3)
+
     with (
         RedisServer(scratch / "master", settings) as master,
         RedisServer(
@@ -163,18 +177,21 @@ def test_a_frozen_replica_confirms_nothing(scratch: Path) -> None:
         ) as replica,
     ):
         eventually(lambda: replica.facts("replication")["master_link_status"] == "up")
+        options = f"replicas=1&timeout={LIMIT_SECONDS:g}&retry={LIMIT_SECONDS:g}"
         with (
-            open_redis(f"{master.url}?replicas=1&{OPTIONS}") as store,
-            open_redis(f"{master.url}?replicas=1&timeout=2&retry=3") as impatient,
+            open_redis(f"{master.url}?{options}") as store,
+            open_redis(f"{master.url}?{options}") as impatient,
         ):
             ring = store.ring(RING, capacity=CAPACITY)
             ring.enqueue(b"confirmed")
             replica.freeze()
-            try:
+            with monkeypatch.context() as patching:
+                patching.setattr(Calls, "_confirmation", confirmation)
+                patched = SimpleNamespace(monotonic=monotonic, sleep=lambda _: None)
+                patching.setattr(calls, "time", patched)
                 with pytest.raises(ConnectionError, match="on 0 of 1 replicas"):
                     impatient.ring(RING).enqueue(b"unconfirmed")
-            finally:
-                replica.thaw()
+            replica.thaw()
             assert ring.enqueue(b"confirmed again") == 2
 
 

@@ -18,8 +18,8 @@ from segue.cli.exits import ExitCode
 from tests.integration.cli_support import Answer, ask, fast_command, fill
 from tests.integration.server_support import Failures
 from tests.ports import free_port
-from tests.redis_cluster import RedisCluster
-from tests.redis_sentinel import RedisSentinels
+from tests.redis_cluster import LASTING, RedisCluster
+from tests.redis_sentinel import LASTING_MS, RedisSentinels
 from tests.redis_server import LOOPBACK, RedisServer, shared_server
 from tests.waiting import LIMIT_SECONDS
 
@@ -437,13 +437,13 @@ def test_a_worker_may_be_given_the_store_of_a_server(
 
 @contextmanager
 def _cluster(place: Path) -> Iterator[str]:
-    with RedisCluster(place) as cluster:
+    with RedisCluster(place, LASTING) as cluster:
         yield cluster.url
 
 
 @contextmanager
 def _sentinel(place: Path) -> Iterator[str]:
-    with RedisSentinels(place) as sentinels:
+    with RedisSentinels(place, down_after_ms=LASTING_MS) as sentinels:
         yield sentinels.url
 
 

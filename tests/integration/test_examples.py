@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.docs_server import ENVIRONMENT, PageServer
 from tests.integration.test_docs import require_curl
-from tests.redis_cluster import RedisCluster
+from tests.redis_cluster import LASTING, RedisCluster
 from tests.waiting import LIMIT_SECONDS
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
@@ -124,7 +124,7 @@ def test_an_example_prints_what_it_promises(name: str, scratch: Path, server: Pa
 @pytest.mark.long
 def test_the_example_on_a_cluster_uses_all_its_nodes(scratch: Path) -> None:
     """Given the URL of a cluster whose masters have a replica each."""
-    with RedisCluster(scratch / "cluster") as cluster:
+    with RedisCluster(scratch / "cluster", LASTING) as cluster:
         url = f"{cluster.url}?replicas=1"
         printed = run(sys.executable, str(EXAMPLES / "redis_cluster.py"), url, cwd=scratch)
 

@@ -18,7 +18,7 @@ from segue.spark.reading import BatchReader
 from segue.spark.sink.server import ServerCommitter, ServerStage
 from segue.stores.file.writes import StagedFile, WriteId
 from segue.stores.redis.staging import KEPT_MS, QueueTarget, TopicTarget, Writes
-from tests.redis_cluster import RedisCluster
+from tests.redis_cluster import LASTING, RedisCluster
 from tests.redis_server import shared_server
 from tests.spark.processes import SPARK_LIMIT_SECONDS
 from tests.spark.redis_support import fresh_url, namespace_of
@@ -468,7 +468,7 @@ class TestStreams:
 class TestClusters:
     def test_a_cluster_is_written_and_read(self, tmp_path: Path) -> None:
         """Partitions are on different nodes; what belongs together is on one."""
-        with RedisCluster(tmp_path) as cluster, segue.open(cluster.url) as store:
+        with RedisCluster(tmp_path, LASTING) as cluster, segue.open(cluster.url) as store:
             sink = Sink(cluster.url, store)
             for kind in ("topic", "queue"):
                 writer = Writer(sink, kind)

@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,7 +17,7 @@ from segue.stores import connections
 from segue.stores.opening import open_redis
 from segue.stores.redis.store import RedisStore
 from tests.redis_proxy import Proxy
-from tests.redis_server import LOOPBACK, shared_server
+from tests.redis_server import LOOPBACK, set_options, shared_server
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 Opener = Callable[..., RedisStore]
@@ -38,6 +37,7 @@ def opened(proxy: Proxy) -> Iterator[Opener]:
     found: list[RedisStore] = []
 
     def opened(**options: object) -> RedisStore:
+        options = {"timeout": LIMIT_SECONDS, **options}
         said = "".join(f"&{name}={value}" for name, value in options.items())
         store = open_redis(f"{proxy.url}?namespace={namespace}{said}")
         found.append(store)
@@ -53,7 +53,7 @@ def opened(proxy: Proxy) -> Iterator[Opener]:
 
 
 def test_no_more_connections_are_open_than_allowed(opened: Opener, proxy: Proxy) -> None:
-    store = opened(connections=3)
+    store = opened(connections=3, pool_wait=LIMIT_SECONDS)
     ring = store.ring("bus", capacity=1_000)
     with ThreadPoolExecutor(12) as threads:
         offsets = list(threads.map(lambda _: ring.enqueue(b"x"), range(200)))
@@ -264,10 +264,9 @@ def test_a_lease_whose_answer_was_lost_is_delivered_once(opened: Opener, proxy: 
 
 def test_a_server_that_falls_silent_is_given_up(opened: Opener, proxy: Proxy) -> None:
     """A line that is half open takes requests and never answers: each try ends with `timeout`."""
-    store = opened(timeout=0.1)
+    store = opened()
     ring = store.ring("bus", capacity=10)
-    patient = store.calls._options
-    store.calls._options = replace(patient, retry=0.3)
+    set_options(store, timeout=0.1, retry=0.3)
     proxy.freeze()
     with ThreadPoolExecutor(1) as threads:
         losing = threads.submit(ring.enqueue, b"lost")
@@ -275,7 +274,7 @@ def test_a_server_that_falls_silent_is_given_up(opened: Opener, proxy: Proxy) ->
             losing.result(LIMIT_SECONDS)
 
     proxy.restore()
-    store.calls._options = patient
+    set_options(store, timeout=LIMIT_SECONDS, retry=LIMIT_SECONDS)
     assert ring.enqueue(b"back") in {0, 1}
 
 
@@ -283,12 +282,12 @@ def test_a_block_that_cannot_say_that_it_ends_ends_with_its_own_error(
     opened: Opener, proxy: Proxy
 ) -> None:
     """Members and producers are gone when their time is over; what went wrong in them is told."""
-    store = opened(timeout=0.1)
+    store = opened()
     topic = store.topic("orders", partitions=1)
 
     def fail_while_away() -> None:
         with topic.group("billing").join(), topic.producer("till"):
-            store.calls._options = replace(store.calls._options, retry=0.2)
+            set_options(store, timeout=0.1, retry=0.2)
             proxy.freeze()
             raise KeyError("ours")
 
@@ -299,7 +298,9 @@ def test_a_block_that_cannot_say_that_it_ends_ends_with_its_own_error(
 
 def test_a_request_that_arrives_late_changes_nothing_again(opened: Opener, proxy: Proxy) -> None:
     """What was stuck in a frozen line is delivered after the same request came through another."""
-    ring = opened(timeout=0.1, retry=LIMIT_SECONDS).ring("bus", capacity=10)
+    store = opened(retry=LIMIT_SECONDS)
+    ring = store.ring("bus", capacity=10)
+    set_options(store, timeout=0.1)
     for _ in range(3):
         proxy.freeze()
         with ThreadPoolExecutor(1) as threads:

@@ -32,7 +32,7 @@ from segue.stores.redis.store import RedisStore
 from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import RedisWorld
 from tests.redis_proxy import Proxy
-from tests.redis_server import RedisServer, shared_server
+from tests.redis_server import RedisServer, set_options, shared_server
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 MANY: Final = 12_000
@@ -489,9 +489,10 @@ def test_a_store_whose_server_hangs_waits_once_for_all_who_are_open(
     """However long calls are tried otherwise: who was not told finds out when its time is over."""
     world = RedisWorld(Path())
     with Proxy(shared_server().port) as proxy:
-        store = open_redis(f"{proxy.url}?namespace={world.namespace}&timeout=0.1&retry=300")
+        store = open_redis(f"{proxy.url}?namespace={world.namespace}&timeout={LIMIT_SECONDS:g}")
         topic = store.topic("orders", partitions=1)
         users = [topic.group("billing").join(), topic.group("mail").join(), topic.producer("till")]
+        set_options(store, timeout=0.1, retry=300)
         tries = noted_tries(store, monkeypatch)
         proxy.freeze()
         with meanwhile(store.close) as closed:

@@ -3,9 +3,11 @@
 import contextlib
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, Literal
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from segue import QueueRules
 from segue.errors import ConnectionsBusy, NotReplicated, QueueFull, QueueLocked, StoreUnavailable
 from segue.stores.opening import open_redis
+from segue.stores.redis import calls
 from segue.stores.redis.calls import Calls
 from segue.stores.redis.queue import RedisQueue
 from segue.stores.redis.servers import Connection
@@ -21,7 +24,7 @@ from tests.contract.forks import push_around_forks
 from tests.contract.queue_support import drain, meanwhile
 from tests.contract.worlds import RedisWorld
 from tests.redis_proxy import CHUNK_BYTES, Proxy
-from tests.redis_server import LOOPBACK, shared_server
+from tests.redis_server import LOOPBACK, set_options, shared_server
 from tests.waiting import LIMIT_SECONDS
 
 TRY_SECONDS: Final = 0.4
@@ -127,8 +130,9 @@ def late() -> Iterator[LateLine]:
 @pytest.fixture
 def behind(world: RedisWorld, late: LateLine) -> Iterator[RedisStore]:
     """A store whose requests may come late; it tries again soon and for long."""
-    options = f"namespace={world.namespace}&timeout={TRY_SECONDS}&retry={LIMIT_SECONDS}"
+    options = f"namespace={world.namespace}&timeout={LIMIT_SECONDS}&retry={LIMIT_SECONDS}"
     with open_redis(f"redis://{LOOPBACK}:{late.port}/0?{options}") as store:
+        set_options(store, timeout=TRY_SECONDS)
         yield store
 
 
@@ -234,17 +238,12 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def narrow(world: RedisWorld, proxy: Proxy) -> Iterator[Callable[[float], RedisStore]]:
-    """Opens a store with a single connection, that tries for so many seconds."""
-    with contextlib.ExitStack() as closing:
-
-        def narrow(retry: float) -> RedisStore:
-            options = f"namespace={world.namespace}&connections=1&pool_wait=0.02&retry={retry}"
-            store = closing.enter_context(open_redis(f"{proxy.url}?{options}"))
-            store.queue("jobs").push(b"before")
-            return store
-
-        yield narrow
+def narrow(world: RedisWorld, proxy: Proxy) -> Iterator[RedisStore]:
+    """A store with a single connection, that tries for long."""
+    options = f"connections=1&pool_wait=0.02&timeout={LIMIT_SECONDS}&retry={LIMIT_SECONDS}"
+    with open_redis(f"{proxy.url}?namespace={world.namespace}&{options}") as store:
+        store.queue("jobs").push(b"before")
+        yield store
         proxy.restore()
 
 
@@ -284,32 +283,40 @@ def connection_lost_to_another(
 
 
 def test_a_call_that_was_sent_is_tried_again_though_connections_are_short(
-    narrow: Callable[[float], RedisStore],
+    narrow: RedisStore,
     proxy: Proxy,
     queue: RedisQueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = narrow(LIMIT_SECONDS)
-    with connection_lost_to_another(store, monkeypatch, refusals_max=3) as refused:
+    with connection_lost_to_another(narrow, monkeypatch, refusals_max=3) as refused:
         proxy.lose_answer()
-        name = store.queue("jobs").push(b"once")
+        name = narrow.queue("jobs").push(b"once")
 
     assert len(refused) == 3
     assert [(each.id, each.body) for each in queue.pop_many(9)][1:] == [(name, b"once")]
 
 
 def test_a_call_that_was_sent_never_ends_as_one_that_was_not(
-    narrow: Callable[[float], RedisStore],
+    narrow: RedisStore,
     proxy: Proxy,
     queue: RedisQueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ConnectionsBusy says that nothing was sent: whoever pushes again then makes it two."""
-    store = narrow(0.4)
-    with connection_lost_to_another(store, monkeypatch, refusals_max=1_000) as refused:
+    with (
+        connection_lost_to_another(narrow, monkeypatch, refusals_max=1_000) as refused,
+        monkeypatch.context() as patching,
+    ):
+
+        def monotonic() -> float:
+            """Return a time after the last try as soon as a try was refused a connection."""
+            return time.monotonic() + LIMIT_SECONDS * bool(refused)
+
+        later = SimpleNamespace(monotonic=monotonic, sleep=lambda _: None)
+        patching.setattr(calls, "time", later)
         proxy.lose_answer()
         with pytest.raises(StoreUnavailable) as failure:
-            store.queue("jobs").push(b"once")
+            narrow.queue("jobs").push(b"once")
 
     assert refused
     assert not isinstance(failure.value, ConnectionsBusy)
@@ -317,12 +324,11 @@ def test_a_call_that_was_sent_never_ends_as_one_that_was_not(
 
 
 def test_a_call_that_finds_no_connection_says_that_nothing_was_sent(
-    narrow: Callable[[float], RedisStore], queue: RedisQueue
+    narrow: RedisStore, queue: RedisQueue
 ) -> None:
-    store = narrow(LIMIT_SECONDS)
-    (node,) = store.calls.servers.nodes()
+    (node,) = narrow.calls.servers.nodes()
     with node.pool.connection(), pytest.raises(ConnectionsBusy):
-        store.queue("jobs").push(b"never")
+        narrow.queue("jobs").push(b"never")
 
     assert drain(queue) == [b"before"]
 
@@ -336,7 +342,8 @@ def unconfirmed(world: RedisWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     The server waits only 10 ms for the replica. The client's own timeout stays long.
     """
-    with open_redis(f"{world.url}&replicas=1&retry=0.5") as store:
+    with open_redis(f"{world.url}&replicas=1&timeout={LIMIT_SECONDS}") as store:
+        set_options(store, retry=0.5)
         monkeypatch.setattr(Calls, "_confirmation", lambda self: ("WAIT", 1, 10))
         yield store.queue("jobs")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -23,7 +24,7 @@ from segue.stores.redis.servers import Guarded
 from segue.stores.redis.store import RedisStore
 from tests.ports import free_port
 from tests.redis_proxy import EncryptedProxy, Proxy
-from tests.redis_server import LOOPBACK, RedisServer, shared_server
+from tests.redis_server import LOOPBACK, RedisServer, set_options, shared_server
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 PASSWORD: Final = "hunter2"
@@ -60,10 +61,11 @@ def test_functions_are_loaded_again_after_a_restart(server: RedisServer) -> None
 def test_a_server_that_hangs_for_a_while_is_waited_for(server: RedisServer) -> None:
     with (
         Proxy(server.port) as proxy,
-        open_redis(f"{proxy.url}?timeout=0.2&retry={LIMIT_SECONDS}") as store,
+        open_redis(f"{proxy.url}?timeout={LIMIT_SECONDS}&retry={LIMIT_SECONDS}") as store,
         ThreadPoolExecutor(1) as threads,
     ):
         ring = store.ring("bus", capacity=10)
+        set_options(store, timeout=0.2)
         server.freeze()
         accepted = proxy.accepted
         waiting = threads.submit(ring.enqueue, b"once")
@@ -88,7 +90,7 @@ def lone_node(scratch: Path) -> Iterator[RedisServer]:
 
 
 def test_cut_connections_to_a_server_are_all_given_up_at_once(server: RedisServer) -> None:
-    """Not one after the other, with a pause for each."""
+    """Not one after the other, with a try for each."""
     _enqueue_after_a_cut(f"redis://{LOOPBACK}:{server.port}", server)
 
 
@@ -97,14 +99,19 @@ def test_cut_connections_to_a_node_are_all_given_up_at_once(lone_node: RedisServ
 
 
 def _enqueue_after_a_cut(url: str, server: RedisServer) -> None:
-    with open_redis(f"{url}?retry=0.5") as store:
+    options = f"timeout={LIMIT_SECONDS:g}&retry={LIMIT_SECONDS:g}"
+    with open_redis(f"{url}?{options}") as store:
         ring = store.ring("bus", capacity=10)
         (node,) = store.calls.servers.nodes()
         for connection in [node.pool.take() for _ in range(16)]:
             node.pool.give_back(connection)
         server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-        assert ring.enqueue(b"after") == 0
+        servers = store.calls.servers
+        with patch.object(servers, "moved", wraps=servers.moved) as tried_again:
+            assert ring.enqueue(b"after") == 0
+
+        assert tried_again.call_count == 1
 
 
 def test_a_call_that_waits_for_a_connection_outlasts_a_new_master(

@@ -19,7 +19,7 @@ from segue.tasks import App, Result, State, Worker, current
 from segue.tasks.autoscaler import ScalingRules
 from segue.tasks.scheduling import Scheduler
 from segue.tasks.states import TERMINAL
-from segue.tasks.worker import Kind, settler, sources
+from segue.tasks.worker import Kind, reports, settler, sources
 from segue.tasks.worker.reports import read_reports
 from segue.testing import ManualClock
 from tests.contract.task_support import BurstWorker, manual_app, work, working
@@ -191,8 +191,11 @@ def test_a_running_task_is_cancelled_by_another(app: App) -> None:
         wait_until(lambda: other.record(result.id).state is State.CANCELLED)
 
 
-def test_progress_and_metrics_of_a_worker_are_there_for_all_to_see(app: App, url: str) -> None:
+def test_progress_and_metrics_of_a_worker_are_there_for_all_to_see(
+    app: App, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As reports in the store; the worker that stopped is not among them."""
+    monkeypatch.setattr(reports, "GONE_SECONDS", 600.0)
     gate = threading.Event()
 
     @app.task
