@@ -19,6 +19,7 @@ from segue.server.serving import ServerThread
 from segue.server.tokens import RoleName
 from segue.stores.file.store import FileStore
 from segue.stores.opening import open_directory
+from tests.ports import free_port
 from tests.unit.server_support import new_token
 from tests.waiting import LIMIT_SECONDS, wait_until
 from tools.browser import NAMES
@@ -222,7 +223,7 @@ def shown(
         app = build_app(
             store, tokens=path if texts else None, has_audit=True, is_read_only=is_read_only
         )
-        with ServerThread(app) as server:
+        with ServerThread(app, port=free_port()) as server:
             complaints.origins.add(server.url)
             try:
                 yield Dashboard(

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import (
     Browser,
     BrowserContext,
+    BrowserType,
     Page,
     ViewportSize,
     expect,
@@ -36,17 +37,36 @@ from tests.browser.working import unhurried
 VIEWPORT: Final[ViewportSize] = {"width": 1280, "height": 800}
 
 
+class Launcher:
+    """One browser for all tests here that run one after another. Another one if it has died."""
+
+    def __init__(self, chromium: BrowserType) -> None:
+        self.chromium = chromium
+        self._browser: Browser | None = None
+
+    def browser(self) -> Browser:
+        """Return the browser, launched if none is running."""
+        if self._browser is None or not self._browser.is_connected():
+            self._browser = self.chromium.launch(executable_path=browser_program(), args=ARGUMENTS)
+        return self._browser
+
+
 # For this directory and not for the whole run: for as long as it is there, the event loop of
 # playwright is the running one of this thread, and no other test could run its own.
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests here that run one after another."""
-    program = browser_program()
+def launcher() -> Iterator[Launcher]:
+    """What launches the browser."""
     expect.set_options(timeout=LIMIT_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield browser
-        browser.close()
+        launcher = Launcher(playwright.chromium)
+        yield launcher
+        launcher.browser().close()
+
+
+@pytest.fixture
+def browser(launcher: Launcher) -> Browser:
+    """The browser that other tests use, too."""
+    return launcher.browser()
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -130,12 +150,12 @@ def guarded(scratch: Path, page: Page, complaints: Complaints) -> Iterator[Dashb
 
 
 @pytest.fixture(scope="module")
-def _shared(browser: Browser) -> Iterator[Dashboard]:
+def _shared(launcher: Launcher) -> Iterator[Dashboard]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     complaints = Complaints()
     with (
         tempfile.TemporaryDirectory(prefix="segue-test-", dir=memory) as root,
-        new_context(browser, complaints) as context,
+        new_context(launcher.browser(), complaints) as context,
         shown(Path(root) / "data", context.new_page(), complaints) as dashboard,
     ):
         fill(dashboard.store)

@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 from tests.browser.browser_support import Complaints, Dashboard, browser_program, until
+from tests.browser.conftest import Launcher
 
 
 def test_the_address_of_a_server_shows_the_dashboard(dashboard: Dashboard) -> None:
@@ -74,6 +75,18 @@ def test_a_page_that_misbehaves_fails_its_test(
     with pytest.raises(AssertionError, match=complaint):
         complaints.check()
     complaints.expect(".")
+
+
+def test_browser_that_crashed_is_launched_again(launcher: Launcher) -> None:
+    """The test that lost its browser fails; the next one has another."""
+    own = Launcher(launcher.chromium)
+    crashed = own.browser()
+    with pytest.raises(Error):
+        crashed.new_browser_cdp_session().send("Browser.crash")
+
+    assert own.browser() is not crashed
+    assert own.browser().is_connected()
+    own.browser().close()
 
 
 @pytest.mark.parametrize("is_ci", [False, True])

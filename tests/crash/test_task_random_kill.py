@@ -17,7 +17,15 @@ import pytest
 
 from segue.tasks import Result, State
 from tests.crash.replay import TORTURE, naming_seed, new_seed
-from tests.crash.task_apps import BEGAN, ENDED, Fact, Facts, Tasks
+from tests.crash.task_apps import (
+    BEGAN,
+    ENDED,
+    LONG_SECONDS,
+    Fact,
+    Facts,
+    Tasks,
+    expire_leases,
+)
 from tests.crash.task_fleet import SIZES, Fleet
 from tests.waiting import LIMIT_SECONDS, random_pause, wait_for_progress, wait_until
 
@@ -162,13 +170,14 @@ def test_the_tasks_of_a_killed_worker_go_to_whoever_is_free_once_its_leases_are_
 ) -> None:
     """Another worker runs all tasks that the killed one held in the middle of their work."""
     held = tasks.wait_once.map(range(SIZES[kind]))
-    with Fleet(scratch, lease_seconds=LEASE_SECONDS) as fleet:
+    with Fleet(scratch, lease_seconds=LONG_SECONDS) as fleet:
         fleet.start(kind)
         wait_for_facts(tasks.facts, len(held))
         free = "async" if kind == "thread" else "thread"
         fleet.start(free)
         tasks.double.enqueue(1).get(timeout=LIMIT_SECONDS)  # Ready: it runs tasks.
         fleet.kill(kind)
+        expire_leases(scratch)
         values = [each.get(timeout=LIMIT_SECONDS) for each in held]
         wait_until(tasks.is_settled, "all is acked")
         fleet.stop()

@@ -22,6 +22,7 @@ from segue.cli.top import look
 from segue.cli.top_frame import sections
 from segue.clock import system_clock, system_ticks
 from segue.stores.opening import open_directory
+from segue.tasks.worker import reports
 from tests.integration.cli_support import COMMAND, Answer, ask, fast_command
 from tests.integration.server_support import Failures
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -392,8 +393,9 @@ def test_what_does_not_fit_is_refused(shop: Path) -> None:
 # top -------------------------------------------------------------------------------------------
 
 
-def test_top_shows_who_works_on_what(shop: Path) -> None:
+def test_top_shows_who_works_on_what(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that a worker with a task is not to be stopped, while an idle one may be."""
+    monkeypatch.setattr(reports, "GONE_SECONDS", 600.0)
     task_id = enqueue("wait_at_gate")
     with working("--name", "ada", "--min", "2", "--max", "3") as process:
         wait_until(has_begun)

@@ -528,9 +528,9 @@ def test_an_answer_that_nobody_takes_ends_the_connection(
         for _ in range(40):
             queue.push(b"x" * 1_000_000)
     with in_thread(tmp_path / "data") as server, raw(server.port) as deaf:
+        wait_until(lambda: server.app.operations.connections() == 1)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(b"GET /api/v1/queues/a/history HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        wait_until(lambda: server.app.operations.connections() == 1)
         wait_until(lambda: server.app.operations.connections() == 0)
 
 

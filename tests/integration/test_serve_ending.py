@@ -59,15 +59,16 @@ sys.exit(main())
 """
 """A server in which something does not come back, and which takes little time to end."""
 COMPACTION: Final = "FileTopic.compact = hang"
-NOTHING: Final = """
+NOTHING: Final = f"""
 from segue.stores.file.store import FileStore
+segue.cli.serving.CLOSING_SECONDS = {LIMIT_SECONDS / 6}
 close = FileStore.close
 def tell(self):
     close(self)
     open(sys.argv[2] + ".closed", "x").close()
 FileStore.close = tell
 """
-"""Only that it is told when the store is closed."""
+"""The store has more time to close, and a file is made when it has. The process takes all of it."""
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from segue.server.requests import Remembered, Requests
 from segue.stores.opening import open_directory, open_http
 from tests.http_proxy import Impostor, answer_of
 from tests.unit.server_support import Place, placed
+from tests.waiting import LIMIT_SECONDS
 
 LINE = b"segue-line:a/"
 
@@ -150,7 +151,7 @@ def test_a_line_whose_request_was_told_to_come_again_is_asked_nothing_else() -> 
     done = answer_of(200, b'{"ids":["0-0"]}')
     with (
         Impostor(answer_of(200, about), busy, done, done) as server,
-        open_http(f"{server.url}?retry=5") as store,
+        open_http(f"{server.url}?retry={LIMIT_SECONDS:g}") as store,
     ):
         store.queue("jobs").push(b"1")
         store.queue("jobs").push(b"2")

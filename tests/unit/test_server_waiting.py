@@ -413,7 +413,7 @@ def test_a_request_whose_first_try_was_cut_off_need_not_wait_for_its_end(
     body, path = b'{"wait": %d}' % LONG_SECONDS, f"/api/v1{path}"
     with placed(scratch) as place:
         ring = place.store.ring("round", capacity=4)
-        with ring.transaction():
+        with ring.transaction(ttl=LONG_SECONDS):
             again = repeated(place, path, body, lambda: place.app.requests.count == 1)
 
     assert again.status == status
@@ -443,7 +443,7 @@ def test_a_repeated_request_is_handled_if_the_first_try_never_began(
     body, path = b'{"wait": 0}', "/api/v1/rings/round/dequeue"
     with placed(scratch) as place:
         ring = place.store.ring("round", capacity=4)
-        with ring.transaction():
+        with ring.transaction(ttl=LONG_SECONDS):
             again = repeated(place, path, body, lambda: len(calls) == 1)
 
     assert again.status == 423
@@ -633,7 +633,7 @@ def test_who_waited_for_a_connection_gets_what_came_meanwhile(scratch: Path) -> 
     ):
         first = callers.submit(store.queue("empty").pop, wait=LIMIT_SECONDS)
         until(lambda: place.app.waiting.count == 1)
-        second = callers.submit(store.queue("jobs").pop, wait=0.2)
+        second = callers.submit(store.queue("jobs").pop, wait=LIMIT_SECONDS / 6)
         place.push("jobs", "late")
         message = second.result(LIMIT_SECONDS)
         place.push("empty", "done")

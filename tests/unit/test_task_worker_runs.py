@@ -138,11 +138,10 @@ def test_a_thread_that_would_not_stop_is_given_up_and_replaced(
         crew = worker._crew
         assert isinstance(crew, SlotCrew)
         wait_until(lambda: crew.given_up == 1)
-        sizes = [slot.state for slot in crew.slots]
+        wait_until(lambda: [slot.state for slot in crew.slots] == ["idle"])
 
     assert value == 1
     assert first.record().error_type == "TaskTimeout"
-    assert sizes == ["idle"]
 
 
 def test_what_a_stopped_thread_still_returns_counts_no_more(
@@ -517,24 +516,27 @@ def test_a_thread_that_a_task_starts_is_not_the_task(app: App) -> None:
 
 
 def test_a_slot_is_idle_busy_or_shutting_down(app: App, release: threading.Event) -> None:
-    """As the report of a worker says it, with what it runs."""
-    begun = threading.Event()
+    """As the report of a worker says it, with what it runs. An idle slot would leave at once."""
+    begun = threading.Semaphore(0)
 
     @app.task
     def job() -> None:
-        begun.set()
+        begun.release()
         release.wait(FOREVER)
 
     with working(Worker(app, min_size=2, name="w")) as worker:
         wait_until(lambda: hasattr(worker, "_crew") and len(worker._crew.idle_us()) == 2)
         idle = worker.report()
         result = job.enqueue()
-        assert begun.wait(LIMIT_SECONDS)
+        assert begun.acquire(timeout=LIMIT_SECONDS)
         busy = worker.report()
+        other = job.enqueue()
+        assert begun.acquire(timeout=LIMIT_SECONDS)
         worker._crew.resize(1)
         smaller = worker.report()
         release.set()
         result.get(LIMIT_SECONDS)
+        other.get(LIMIT_SECONDS)
 
     assert [slot.state for slot in idle.slots] == ["idle", "idle"]
     assert idle.is_safe_to_stop

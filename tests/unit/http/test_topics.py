@@ -36,6 +36,7 @@ from segue.stores.http.topics.topic import HttpTopic
 from segue.stores.http.wire.topics import ARROW
 from segue.stores.opening import open_http
 from tests.contract.worlds import HttpWorld
+from tests.ports import free_port
 from tests.waiting import LIMIT_SECONDS
 
 SMALL = TopicRules(segment_bytes=1 << 18)
@@ -727,7 +728,7 @@ def test_those_who_wait_outlast_a_restart_of_the_server(scratch: Path) -> None:
     """Reader, member, producer and who follows go on as if nothing had been."""
     path = scratch / "data"
     with segue.open(path, sync="os") as behind:
-        server = ServerThread(App(behind, Router(ALL)))
+        server = ServerThread(App(behind, Router(ALL)), port=free_port())
         store = open_http(server.url)
         topic = store.topic("orders", partitions=2, rules=SMALL)
         reader, member = topic.reader("audit"), topic.group("workers").join()
