@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.stage import Stage
+from examples.demo.screen import Screen
+from examples.demo.stage import SIGNALS, Stage, is_running
+from examples.demo.story import SHORT, DemoFailed, Story
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,43 @@ def test_whoever_dies_by_itself_is_named(tmp_path: Path) -> None:
     assert "server ended with -9" in rest
     assert processes_of(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stage_is_left_in_order_at_any_signal(number: signal.Signals) -> None:
+    """As by Ctrl-C: its children end, and its directory is removed."""
+    before = {each: signal.getsignal(each) for each in (*SIGNALS, number)}
+    signal.signal(number, lambda *_: None)  # Else a stage that ignores it would end the test run.
+    stage = Stage()
+
+    def interrupted() -> None:
+        with stage:
+            children.append(stage.start("child", "http.server", "0"))
+            signal.raise_signal(number)
+
+    children: list[subprocess.Popen[str]] = []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    assert [child.returncode is None for child in children] == [False]
+    assert not stage.directory.exists()
+
+
+def test_a_server_that_died_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the producer that fails because of that."""
+    monkeypatch.setattr("examples.demo.stage.SIGNALS", ())
+    with Stage() as stage:
+        story = Story(stage, Screen(to_stderr=True), SHORT)
+        story._server = stage.start("server", "no_such_module")
+        producer = stage.start("producer", "no_such_module")
+        wait_until(lambda: not is_running(story._server) and not is_running(producer))
+
+        with pytest.raises(DemoFailed, match="server ended with 1"):
+            story._require_well({"http": producer})
 
 
 def test_it_takes_no_store_that_is_there(tmp_path: Path) -> None:

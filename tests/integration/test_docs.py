@@ -34,6 +34,7 @@ DOCS_NAMESPACES = (b"segue:", b"shop:")
 ANYTHING = "…"
 """What stands in a page for what is different each time: the rest of a word, or of a line."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
 PAUSE = re.compile(r"^sleep \d+; ")
 TIMED = re.compile(r"^sleep \d+; |--max-time \d+ ")
 """Marks a line that only reads, and prints what the page says once some time has passed."""
@@ -213,6 +214,25 @@ def test_links_lead_somewhere() -> None:
         for page in EVERY_PAGE
         for target in LINK.findall(page.read_text())
         if not (page.parent / target).exists()
+    ] == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that the headings of a page have on GitHub, and on our site."""
+    text = BLOCK.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    # A link in a heading counts by its words.
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.strip()).replace(" ", "-") for heading in plain}
+
+
+def test_anchors_of_links_are_headings() -> None:
+    """What a link says behind the # is a heading of the page that it leads to."""
+    assert [
+        f"{name_of(page)}: {target}#{anchor}"
+        for page in EVERY_PAGE
+        for target, anchor in ANCHOR.findall(page.read_text())
+        if anchor not in anchors_of(page.parent / target if target else page)
     ] == []
 
 

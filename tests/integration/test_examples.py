@@ -71,6 +71,8 @@ PRINTED: Final[dict[str, list[str]]] = {
 }
 """What stands among the lines of each."""
 ELSEWHERE: Final = {"redis_cluster.py"}
+SLOW: Final = {"cron.py", "exactly_once.py", "http_client.py", "ordered_keys.py", "topic_groups.py"}
+"""What takes seconds runs only at length."""
 
 
 @pytest.fixture
@@ -106,8 +108,9 @@ def missing(lines: list[str], printed: str) -> list[str]:
     return [line for line in lines if re.search(rf"^{line}$", printed, re.MULTILINE) is None]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in PRINTED]
+)
 def test_an_example_prints_what_it_promises(name: str, scratch: Path, server: PageServer) -> None:
     """From any directory, with an exit code of 0 and its result for everybody to see."""
     program = server.for_real((EXAMPLES / name).read_text())

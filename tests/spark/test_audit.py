@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,14 +8,12 @@ import segue
 from segue import Log
 from segue.delivery.topic_record import Event, Origin, pack_record
 from segue.errors import LogNotFound
-from segue.spark.jobs.audit import AuditFinding, audit
+from segue.spark.jobs.audit import Audited, AuditFinding, AuditReport, audit
 from tests.integration.cli_support import ask
 from tests.unit.support import destroy_header, flip_bit, slot_position, traces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.long
 
 
 def fill(store_path: Path) -> None:
@@ -43,6 +42,7 @@ def segments(store_path: Path, number: int = 0) -> list[Path]:
     return sorted(partition(store_path, number).glob("*.q"))
 
 
+@pytest.mark.long
 class TestAnIntactStore:
     def test_everything_is_counted_and_nothing_is_changed(
         self, spark: "SparkSession", store_path: Path
@@ -92,6 +92,26 @@ class TestAnIntactStore:
             audit(spark, store_path, topics=["order"])
 
 
+INTACT = Audited(kind="topic", name="orders")
+
+
+@pytest.mark.parametrize(
+    ("found", "is_damage"),
+    [
+        (replace(INTACT, corrupt=1), True),
+        (replace(INTACT, gaps=1), True),
+        (replace(INTACT, duplicates=1), True),
+        (replace(INTACT, disorder=1), False),
+    ],
+)
+def test_what_is_lost_or_there_twice_is_damage(found: Audited, is_damage: bool) -> None:
+    """Times that go backwards are told, and are none."""
+    report = AuditReport(found=(INTACT, found), findings=())
+
+    assert report.is_damaged is is_damage
+    assert not report.is_clean
+
+
 class TestDamage:
     def test_a_flipped_bit_is_found_with_its_file_and_offsets(
         self, spark: "SparkSession", store_path: Path
@@ -115,6 +135,7 @@ class TestDamage:
         assert finding.problem == "checksum does not match"
         assert not report.of("queue", "mail").is_damaged
 
+    @pytest.mark.long
     def test_a_segment_that_is_gone_is_a_gap(self, spark: "SparkSession", store_path: Path) -> None:
         """Offsets that are in no segment are counted."""
         fill(store_path)
@@ -127,6 +148,7 @@ class TestDamage:
         assert infos[1].first_offset is not None
         assert (orders.gaps, orders.missing) == (1, infos[2].first_offset - infos[1].first_offset)
 
+    @pytest.mark.long
     def test_a_file_without_header_is_found(self, spark: "SparkSession", store_path: Path) -> None:
         """What cannot be read at all is told, too."""
         fill(store_path)
@@ -136,6 +158,7 @@ class TestDamage:
         assert report.of("topic", "orders").corrupt == 1
         assert report.findings[0].path == str(segments(store_path)[0])
 
+    @pytest.mark.long
     def test_a_topic_without_manifest_is_damaged(
         self, spark: "SparkSession", store_path: Path
     ) -> None:
@@ -151,6 +174,7 @@ class TestDamage:
         )
 
 
+@pytest.mark.long
 class TestOrder:
     def test_a_producers_record_that_is_there_twice_is_a_duplicate(
         self, spark: "SparkSession", store_path: Path
@@ -183,6 +207,7 @@ class TestOrder:
         assert not report.is_clean
 
 
+@pytest.mark.long
 class TestCommand:
     def test_the_exit_code_says_whether_anything_is_damaged(
         self, spark: "SparkSession", store_path: Path

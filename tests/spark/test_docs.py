@@ -1,5 +1,6 @@
 """What the pages say of Spark is true: every snippet and every command, in the shared session."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segue.cli import main
+from segue.spark.options import BATCH_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from tests.integration.docs_server import ENVIRONMENT, PageServer
 from tests.integration.test_docs import ROOT, blocks, commands, for_real
 from tests.waiting import LIMIT_SECONDS
@@ -49,6 +51,22 @@ def run_command(line: str, directory: Path, capsys: pytest.CaptureFixture[str]) 
     code = main([group, verb, *(placed(word, directory) for word in words)])
     said = capsys.readouterr()
     return code, said.out if code == 0 else said.err
+
+
+def test_snippets_of_the_page_name_options_that_are_there() -> None:
+    """They are run only at length; a misspelt option of the source or sink is found here, too."""
+    known = {*BATCH_OPTIONS, *STREAM_OPTIONS, *WRITE_OPTIONS}
+    named: set[str] = set()
+    for text in blocks(SPARK, "python"):
+        for call in ast.walk(ast.parse(text)):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                if call.func.attr == "options":
+                    named.update(each.arg for each in call.keywords if each.arg is not None)
+                elif call.func.attr == "option" and isinstance(call.args[0], ast.Constant):
+                    named.add(str(call.args[0].value))
+
+    assert named - known == set()
+    assert {"topic", "url", "maxOffsetsPerTrigger"} <= named
 
 
 @pytest.mark.long

@@ -17,8 +17,6 @@ from tests.integration.cli_support import ask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 Document = dict[str, object]
 
 ODD_ITEMS: list[object] = [
@@ -72,6 +70,7 @@ def expected(document: Document) -> dict[int, list[bytes]]:
 
 
 class TestMigrate:
+    @pytest.mark.long
     def test_priorities_and_order_are_kept_over_many_tasks(
         self,
         spark: "SparkSession",
@@ -109,6 +108,7 @@ class TestMigrate:
         assert (other.pushed, other.is_repeated) == (2, False)
         assert bodies(store_path) == {0: [b"a", b"b", b"a", b"b"]}
 
+    @pytest.mark.long
     def test_what_was_out_on_a_lock_comes_first_and_what_disagrees_is_told(
         self, spark: "SparkSession", store_path: Path, scratch: Path
     ) -> None:
@@ -124,6 +124,7 @@ class TestMigrate:
         assert report.mismatches == read_state(document).mismatches
         assert len(report.mismatches) == 3
 
+    @pytest.mark.long
     def test_a_state_may_be_one_object_on_each_line(
         self, spark: "SparkSession", store_path: Path, scratch: Path
     ) -> None:
@@ -134,6 +135,7 @@ class TestMigrate:
 
         assert bodies(store_path) == {0: [b"a", b"b"]}
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
@@ -163,6 +165,7 @@ class TestMigrate:
             migrate(spark, path, store_path, "mail")
         assert not store_path.exists()
 
+    @pytest.mark.long
     def test_a_queue_that_has_no_room_for_all_gets_nothing(
         self, spark: "SparkSession", store_path: Path, scratch: Path
     ) -> None:
@@ -176,6 +179,7 @@ class TestMigrate:
         assert bodies(store_path) == {0: [b"there"]}
 
 
+@pytest.mark.long
 class TestCommand:
     def test_it_says_what_there_was(
         self, spark: "SparkSession", store_path: Path, scratch: Path

@@ -216,6 +216,26 @@ def test_tasks_read_the_times_of_messages_from_a_server(scratch: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("limit", ["PAGE_OFFSETS_MAX", "PAGE_BYTES_MAX"])
+def test_tasks_read_every_page_from_a_server(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Of what waits, of what was delivered, of dead letters and of rings."""
+    url = fresh_url()
+    with segue.open(url) as store:
+        queue, ring = store.queue("jobs"), store.ring("recent", capacity=20)
+        queue.push_many([b"%d" % number for number in range(20)])
+        for job in queue.lease_many(12, ttl=3600)[:8]:
+            queue.nack(job, outcome="dead")
+        for number in range(10):
+            ring.enqueue(b"%d" % number)
+    monkeypatch.setattr(f"segue.stores.redis.tables.{limit}", 3)
+
+    assert [row[0] for row in read_rows(url, ["value"], queue="jobs")] == sorted(
+        b"%d" % number for number in range(20)
+    )
+    assert len(read_rows(url, ["value"], dead_letters="jobs")) == 8
+    assert len(read_rows(url, ["value"], ring="recent")) == 10
+
+
 class TestTables:
     @pytest.mark.parametrize(
         ("schema", "options"),

@@ -313,6 +313,30 @@ class TestExactlyOnce:
         assert sink.queue.count().total == 0
         assert sink.keys("*:writes") == []
 
+    def test_rows_of_a_queue_keep_all_they_say(self, sink: Sink) -> None:
+        """Priority, delay, key and headers. A key that comes twice counts once."""
+        rows = pa.record_batch(
+            {
+                "value": [b"0", b"1", b"2", b"3", b"4"],
+                "priority": pa.array([0, 2, 1, 1, 0], pa.int32()),
+                "delay": pa.array([None, None, None, None, 3600.0]),
+                "key": pa.array([None, None, "same", "same", None]),
+                "headers": pa.array(
+                    [[("a", "b")], None, None, None, None], pa.map_(pa.string(), pa.string())
+                ),
+            }
+        )
+        options, write = Writer(sink, "queue").options, WriteId(query="write x")
+        ServerCommitter(options).commit(write, ServerStage(options, write, 0).write([rows]))
+        counts = sink.queue.count()
+        found = {
+            message.body: (message.priority, message.key, dict(message.headers))
+            for message in sink.queue.peek(10)
+        }
+
+        assert (counts.ready, counts.delayed) == (3, 1)
+        assert found == {b"0": (0, None, {"a": "b"}), b"1": (2, None, {}), b"2": (1, "same", {})}
+
     def test_the_order_of_a_task_is_kept_and_segments_obey_the_rules(self, sink: Sink) -> None:
         """Small blocks are appended to the segment there is, large ones become their own."""
         sink.topic.configure(TopicRules(segment_bytes=256 * 1024))

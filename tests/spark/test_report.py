@@ -9,7 +9,7 @@ import pytest
 import segue
 from segue.delivery.topic_record import Event
 from segue.errors import InvalidArgument, LogNotFound, TopicNotFound
-from segue.spark.jobs.report import Report, report
+from segue.spark.jobs.report import PAGE, Report, _require_own, report
 from segue.spark.jobs.report_page import Bars, Lines, Note, Section, Table, page
 from segue.stores.opening import open_directory
 from tests.integration.cli_support import ask
@@ -17,8 +17,6 @@ from tests.unit.support import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.long
 
 VOID = {"meta", "line", "polyline", "circle", "rect", "br"}
 HOSTILE = "<script>alert('x')</script> & \"more\""
@@ -103,6 +101,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
     )
 
 
+@pytest.mark.long
 class TestReport:
     def test_its_directory_may_have_any_name(self, made: Made) -> None:
         """What is no URL is not taken for one: all of it lies where it was asked for."""
@@ -176,6 +175,19 @@ class TestReport:
         assert not (scratch / "report").exists()
         with pytest.raises(InvalidArgument, match="holds something else"):
             report(spark, made.store_path, to=made.store_path)
+
+
+class TestDirectory:
+    def test_only_an_earlier_report_is_replaced(self, tmp_path: Path) -> None:
+        """Somebody else's directory is refused, and a missing one is made."""
+        (tmp_path / "somebodys.csv").touch()
+        with pytest.raises(InvalidArgument, match="holds something else"):
+            _require_own(tmp_path)
+        (tmp_path / PAGE).touch()
+        _require_own(tmp_path)
+        _require_own(tmp_path / "new")
+
+        assert (tmp_path / "new").is_dir()
 
 
 class TestPage:

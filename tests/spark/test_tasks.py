@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from segue.spark import tasks
 from segue.tasks import App
 from segue.testing.tasks import TaskBench
+from tests.spark.http_support import served_directory
 
 
 def _work_off(path: Path) -> dict[str, str]:
@@ -39,6 +40,18 @@ def test_a_task_is_one_row_with_what_became_of_it(spark: SparkSession, store_pat
     assert (dead["state"], dead["attempt"]) == ("dead_letter", 2)
     assert dead["error"] == 'ValueError: with "quotes"'
     assert done["started"] >= done["pushed"]
+
+
+def test_tasks_of_a_server_are_the_same_table(spark: SparkSession, store_path: Path) -> None:
+    """The URL of a server is not taken for a path."""
+    ids = _work_off(store_path)
+    with served_directory(store_path) as url:
+        rows = tasks(spark, url).collect()
+
+    assert {row["id"]: row["state"] for row in rows} == {
+        ids["double"]: "completed",
+        ids["fail"]: "dead_letter",
+    }
 
 
 def test_every_event_can_be_had(spark: SparkSession, store_path: Path) -> None:
