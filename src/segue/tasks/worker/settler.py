@@ -27,12 +27,12 @@ from segue.tasks.events import (
     Happening,
     TaskEvent,
 )
-from segue.tasks.index import TaskIndex
 from segue.tasks.metrics import Metrics
 from segue.tasks.worker.runs import Outcome, Run
 
 if TYPE_CHECKING:
     from segue.stores.contract import MessageState, Queue
+    from segue.tasks.index import TaskIndex
     from segue.tasks.metrics import Outcome as Counted
     from segue.tasks.worker.keeper import Keeper
 
@@ -53,7 +53,7 @@ class Settler:
     def __init__(
         self,
         log: EventLog,
-        index: TaskIndex,
+        index: "TaskIndex",
         cancellations: Cancellations,
         keeper: "Keeper",
         metrics: Metrics,
@@ -199,8 +199,8 @@ class Settler:
     def _say(self, settled: list[tuple[Run, Outcome, float | None]]) -> set[str]:
         """Tell the queues; return the receipts of runs whose outcome does not count.
 
-        A lease may be lost because the same call settled the message: its first try did, and a
-        server that was killed before it answered knew nothing of that when it was tried again.
+        A lost lease does not always mean a lost run. If a server is killed between an ack and its
+        answer, the client repeats the ack, and the repeated ack finds no lease.
         """
         lost: set[str] = set()
         acks: dict[int, tuple[Holder, list[Run]]] = {}
@@ -230,7 +230,7 @@ class Settler:
         }
 
     def _is_settled(self, run: Run, outcome: Outcome) -> bool:
-        """Return whether a run without its lease has settled the message, and not a later run."""
+        """Return whether the message was settled, and no later attempt has recorded an outcome."""
         queue = cast("Queue", run.job.holder)
         try:
             status = _when_it_can_be(partial(queue.look_up, run.job.id))
