@@ -18,7 +18,7 @@ MOVED_MAX: Final = 2
 """How many keys of a slot are moved at once: few, so that the others stay behind for a while."""
 MOVE_TIMEOUT_MS: Final = round(LIMIT_SECONDS * 1_000)
 LASTING: Final = {"cluster-node-timeout": str(round(LIMIT_SECONDS * 1_000))}
-"""Settings for tests without a failover: nodes take none for dead on a machine that stalls."""
+"""Settings for tests without a failover: a node that stalls does not count as failed."""
 SETTINGS: Final = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": str(NODE_TIMEOUT_MS),

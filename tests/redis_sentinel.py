@@ -12,7 +12,7 @@ SERVICE: Final = "main"
 SENTINELS: Final = 3
 DOWN_AFTER_MS: Final = 500
 LASTING_MS: Final = round(LIMIT_SECONDS * 1_000)
-"""For tests without a failover: sentinels take nobody for dead on a machine that stalls."""
+"""For tests without a failover: a server that stalls does not count as down."""
 FAILOVER_TIMEOUT_MS: Final = 2_000
 SETTINGS: Final = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 

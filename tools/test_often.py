@@ -55,7 +55,7 @@ class Run:
 
     @property
     def is_green(self) -> bool:
-        """Whether every test ran and passed: a skipped test proves nothing, nor do no tests."""
+        """Whether tests ran and all passed. A skipped test makes a run red."""
         cases = self.cases()
         return self.exit_code == 0 and bool(cases) and not any(case.is_skipped for case in cases)
 

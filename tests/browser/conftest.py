@@ -38,7 +38,7 @@ VIEWPORT: Final[ViewportSize] = {"width": 1280, "height": 800}
 
 
 class Launcher:
-    """One browser for all tests here that run one after another. Another one if it has died."""
+    """Launches the browser that the tests here share, and launches it again if it has died."""
 
     def __init__(self, chromium: BrowserType) -> None:
         self.chromium = chromium
@@ -55,7 +55,7 @@ class Launcher:
 # playwright is the running one of this thread, and no other test could run its own.
 @pytest.fixture(scope="package")
 def launcher() -> Iterator[Launcher]:
-    """What launches the browser."""
+    """Launches the browser when a test needs it."""
     expect.set_options(timeout=LIMIT_MS)
     with sync_playwright() as playwright:
         launcher = Launcher(playwright.chromium)
@@ -65,7 +65,7 @@ def launcher() -> Iterator[Launcher]:
 
 @pytest.fixture
 def browser(launcher: Launcher) -> Browser:
-    """The browser that other tests use, too."""
+    """The browser, shared with other tests."""
     return launcher.browser()
 
 

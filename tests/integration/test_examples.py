@@ -72,7 +72,7 @@ PRINTED: Final[dict[str, list[str]]] = {
 """What stands among the lines of each."""
 ELSEWHERE: Final = {"redis_cluster.py"}
 SLOW: Final = {"cron.py", "exactly_once.py", "http_client.py", "ordered_keys.py", "topic_groups.py"}
-"""What takes seconds runs only at length."""
+"""Examples that take seconds run only in the long run."""
 
 
 @pytest.fixture

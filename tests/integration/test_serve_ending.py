@@ -38,7 +38,7 @@ segue.server.operations.LAST_LINES_SECONDS = 0.5
 
 def hang(*words, **options):
     print("stuck", flush=True)
-    # A signal that comes just before a wait without an end does not end it, and is handled after.
+    # A signal just before a wait without a timeout is not handled until the wait ends.
     while not threading.Event().wait(1):
         pass
 
@@ -70,7 +70,7 @@ def tell(self):
     open(sys.argv[2] + ".closed", "x").close()
 FileStore.close = tell
 """
-"""The store has more time to close, and a file is made when it has. The process takes all of it."""
+"""Gives the store more time to close, all of which passes. Makes a file once it is closed."""
 
 
 @contextmanager

@@ -105,7 +105,7 @@ INTACT = Audited(kind="topic", name="orders")
     ],
 )
 def test_what_is_lost_or_there_twice_is_damage(found: Audited, is_damage: bool) -> None:
-    """Times that go backwards are told, and are none."""
+    """Times that go backwards are reported, but are no damage."""
     report = AuditReport(found=(INTACT, found), findings=())
 
     assert report.is_damaged is is_damage

@@ -313,7 +313,7 @@ class TestExactlyOnce:
         assert sink.queue.count().total == 0
         assert sink.keys("*:writes") == []
 
-    def test_rows_of_a_queue_keep_all_they_say(self, sink: Sink) -> None:
+    def test_rows_of_a_queue_keep_every_field(self, sink: Sink) -> None:
         """Priority, delay, key and headers. A key that comes twice counts once."""
         rows = pa.record_batch(
             {

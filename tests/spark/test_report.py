@@ -179,8 +179,8 @@ class TestReport:
 
 class TestDirectory:
     def test_only_an_earlier_report_is_replaced(self, tmp_path: Path) -> None:
-        """Somebody else's directory is refused, and a missing one is made."""
-        (tmp_path / "somebodys.csv").touch()
+        """A directory with other files is refused, and a missing one is created."""
+        (tmp_path / "other.csv").touch()
         with pytest.raises(InvalidArgument, match="holds something else"):
             _require_own(tmp_path)
         (tmp_path / PAGE).touch()

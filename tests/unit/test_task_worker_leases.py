@@ -222,8 +222,9 @@ def test_a_worker_that_dies_leaves_its_task_to_the_next(app: App, clock: ManualC
     assert result.get(0) == 2
 
 
+@pytest.mark.usefixtures("idle_keeper")
 def test_a_task_that_was_settled_by_hand_while_it_ran_is_completed(app: App, held: Held) -> None:
-    """It ran to its end, and nobody will run it again."""
+    """It ran to its end, and no worker will run it again."""
     result = held.task.enqueue()
     with working(Worker(app, lease_ttl=30)):
         assert held.begun.wait(LIMIT_SECONDS)
